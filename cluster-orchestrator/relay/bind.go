@@ -15,9 +15,7 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 		r.n[Malformed].Add(1)
 		return
 	}
-	r.mu.RLock()
-	s := r.slots[req.Slot]
-	r.mu.RUnlock()
+	s := r.slot(req.Slot)
 	if s == nil {
 		r.n[Strangers].Add(1)
 		return
@@ -41,7 +39,7 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 			replaced, s.conn, s.addr = s.conn, nil, from
 		}
 		if req.Late > 0 {
-			r.later(c, s, req.Late, from, ans)
+			r.answerLater(c, s, req.Late, from, ans)
 		}
 	}
 	ans.Last = s.last
@@ -55,10 +53,10 @@ func (r *Relay) bind(c *udp.Conn, from netip.AddrPort, b []byte) {
 	r.answer(c, from, ans, secret)
 }
 
-// later schedules a second answer through the same socket. If the node receives it, its NAT
+// answerLater schedules a second answer through the same socket. If the node receives it, its NAT
 // keeps mappings at least that long. A slot has at most one such answer scheduled. The caller
 // holds s.mu.
-func (r *Relay) later(c *udp.Conn, s *slot, wait time.Duration, to netip.AddrPort, ans relaywire.Answer) {
+func (r *Relay) answerLater(c *udp.Conn, s *slot, wait time.Duration, to netip.AddrPort, ans relaywire.Answer) {
 	if s.late != nil {
 		s.late.Stop()
 	}

@@ -2,11 +2,11 @@ package relay
 
 import (
 	"context"
-	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/udp"
 )
 
 // Foreign is the set of other clusters' relays that occur in routes. Its Allow is a value for
@@ -25,11 +25,11 @@ type Foreign struct {
 const (
 	// maxForeign bounds the set. When it is full, it is emptied. Relays in use are soon added
 	// again.
-	maxForeign   = 4096
-	foreignAgain = 5 * time.Minute // until names are resolved again
-	// foreignKept is how long an address stays allowed after a name last resolved to it,
+	maxForeign      = 4096
+	foreignInterval = 5 * time.Minute // until names are resolved again
+	// foreignLifetime is how long an address stays allowed after a name last resolved to it,
 	// because nodes may have resolved the name earlier.
-	foreignKept = 3 * foreignAgain
+	foreignLifetime = 3 * foreignInterval
 )
 
 // Add allows a relay (host:port) that the cluster has sent in a route. Adding a known relay is
@@ -52,7 +52,7 @@ func (f *Foreign) Add(host string) {
 	}
 	f.hosts[host] = false
 	select {
-	case f.bell() <- struct{}{}:
+	case f.wakeLocked() <- struct{}{}:
 	default:
 	}
 }
@@ -60,8 +60,8 @@ func (f *Foreign) Add(host string) {
 // plain converts an IPv4-mapped IPv6 address to IPv4.
 func plain(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
 
-// bell returns the channel that wakes Run. The caller holds mu.
-func (f *Foreign) bell() chan struct{} {
+// wakeLocked returns the channel that wakes Run. The caller holds mu.
+func (f *Foreign) wakeLocked() chan struct{} {
 	if f.wake == nil {
 		f.wake = make(chan struct{}, 1)
 	}
@@ -79,9 +79,9 @@ func (f *Foreign) Allow(a netip.AddrPort) bool {
 // Run resolves names until ctx ends.
 func (f *Foreign) Run(ctx context.Context) error {
 	f.mu.Lock()
-	wake := f.bell()
+	wake := f.wakeLocked()
 	f.mu.Unlock()
-	tick := time.NewTicker(foreignAgain)
+	tick := time.NewTicker(foreignInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -107,7 +107,9 @@ func (f *Foreign) lookup(ctx context.Context, all bool) {
 	}
 	f.mu.RUnlock()
 	for _, host := range names {
-		found := f.addresses(ctx, host)
+		one, cancel := context.WithTimeout(ctx, 10*time.Second)
+		found, _ := udp.Resolve(one, host, f.Resolve) // none if it cannot be resolved
+		cancel()
 		f.mu.Lock()
 		if _, still := f.hosts[host]; still {
 			f.hosts[host] = len(found) > 0
@@ -122,36 +124,8 @@ func (f *Foreign) lookup(ctx context.Context, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for a, at := range f.addrs {
-		if !at.IsZero() && time.Since(at) > foreignKept {
+		if !at.IsZero() && time.Since(at) > foreignLifetime {
 			delete(f.addrs, a)
 		}
 	}
-}
-
-// addresses returns the addresses of a host:port, or none if it cannot be resolved.
-func (f *Foreign) addresses(ctx context.Context, hostport string) (list []netip.AddrPort) {
-	host, port, err := net.SplitHostPort(hostport)
-	if err != nil {
-		return nil
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil
-	}
-	resolve := f.Resolve
-	if resolve == nil {
-		resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	ips, err := resolve(ctx, host)
-	if err != nil {
-		return nil
-	}
-	for _, ip := range ips {
-		list = append(list, plain(netip.AddrPortFrom(ip, uint16(n))))
-	}
-	return list
 }

@@ -176,9 +176,7 @@ func runOf(data []byte, each int) int {
 func (r *Relay) forward(out *udp.Sender, h relaywire.Header, run []byte, each int) {
 	count := (len(run) + each - 1) / each
 	bytes := len(run) - count*relaywire.HeaderLen
-	r.mu.RLock()
-	s := r.slots[h.Slot]
-	r.mu.RUnlock()
+	s := r.slot(h.Slot)
 	if s == nil {
 		r.n[Unknown].Add(1)
 		return

@@ -104,7 +104,7 @@ func frame(slot uint32, ticket uint64, payload string) []byte {
 	return append(relaywire.AppendFrame(nil, relaywire.Header{Slot: slot, Ticket: ticket}), payload...)
 }
 
-func TestForwardsToWhereASlotIsBound(t *testing.T) {
+func TestDatagramsAreForwardedToTheBoundAddress(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	node, other := newPeer(t), newPeer(t)
@@ -170,7 +170,7 @@ func TestRunsAreForwardedWhole(t *testing.T) {
 	}
 }
 
-func TestARunIsWhatHasOneHeader(t *testing.T) {
+func TestARunHasOneHeader(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		each, n := relaywire.HeaderLen+1+rng.IntN(50), 1+rng.IntN(8)
@@ -230,7 +230,7 @@ func TestRefusesStrangersAndReplays(t *testing.T) {
 	}
 }
 
-func TestAnsweringChangesNothingWithoutBind(t *testing.T) {
+func TestAnAnswerWithoutRequestChangesNothing(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	node, probe := newPeer(t), newPeer(t)
@@ -254,7 +254,7 @@ func TestAnsweringChangesNothingWithoutBind(t *testing.T) {
 	}
 }
 
-func TestDroppedSlotIsNowhere(t *testing.T) {
+func TestADroppedSlotReceivesNothing(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	newPeer(t).bind(r, 7)
@@ -296,8 +296,8 @@ func connect(t *testing.T, r *Relay, node api.NodeID) (net.Conn, *bufio.Reader) 
 		<-done
 	})
 	in := bufio.NewReader(near)
-	say(t, near, nil) // the slot is bound once the relay answers
-	if got := hear(t, near, in); len(got) != 0 {
+	writeMessage(t, near, nil) // the slot is bound once the relay answers
+	if got := readMessage(t, near, in); len(got) != 0 {
 		t.Fatalf("the first message is %q, want an empty one", got)
 	}
 	return near, in
@@ -319,14 +319,14 @@ func tcpPair(t *testing.T) (near, far net.Conn) {
 	return near, far
 }
 
-func say(t *testing.T, c net.Conn, msg []byte) {
+func writeMessage(t *testing.T, c net.Conn, msg []byte) {
 	t.Helper()
 	if _, err := c.Write(relaywire.AppendMessage(nil, msg)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func hear(t *testing.T, c net.Conn, in *bufio.Reader) []byte {
+func readMessage(t *testing.T, c net.Conn, in *bufio.Reader) []byte {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	msg, err := relaywire.ReadMessage(in, nil)
@@ -346,16 +346,16 @@ func TestNodeWithoutUDP(t *testing.T) {
 	conn, in := connect(t, r, "n7")
 
 	udp.send(r.Addr(), frame(7, 99, "down"))
-	if got := hear(t, conn, in); string(got) != "down" {
+	if got := readMessage(t, conn, in); string(got) != "down" {
 		t.Errorf("received %q over TLS, want \"down\"", got)
 	}
-	say(t, conn, frame(8, 98, "across"))
+	writeMessage(t, conn, frame(8, 98, "across"))
 	if got := udp.receive(); string(got) != "across" {
 		t.Errorf("received %q over UDP, want \"across\"", got)
 	}
-	say(t, conn, append(relaywire.AppendTo(nil, udp.addr()), frame(1, 2, "nowhere")...))
+	writeMessage(t, conn, append(relaywire.AppendTo(nil, udp.addr()), frame(1, 2, "nowhere")...))
 	want := frame(1, 2, "out")
-	say(t, conn, append(relaywire.AppendTo(nil, foreign.addr()), want...))
+	writeMessage(t, conn, append(relaywire.AppendTo(nil, foreign.addr()), want...))
 	if got := foreign.receive(); !bytes.Equal(got, want) {
 		t.Errorf("the foreign node received %q, want the forwarded frame", got)
 	}
@@ -374,18 +374,18 @@ func TestNodeWithoutUDP(t *testing.T) {
 	}
 }
 
-// TestNewConnectionsDoNotRenewARate: reconnecting does not let a node exceed its rate.
-func TestNewConnectionsDoNotRenewARate(t *testing.T) {
+// TestNewConnectionsShareTheOldRate: reconnecting does not let a node exceed its rate.
+func TestNewConnectionsShareTheOldRate(t *testing.T) {
 	r := start(t, Options{Rate: 1}) // the burst is minBurst
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	const connections, messages, size = 5, 4, 60_000
 	for range connections {
 		conn, in := connect(t, r, "n7")
 		for range messages {
-			say(t, conn, frame(8, 98, string(make([]byte, size))))
+			writeMessage(t, conn, frame(8, 98, string(make([]byte, size))))
 		}
-		say(t, conn, nil) // the answer shows that all earlier messages were processed
-		hear(t, conn, in)
+		writeMessage(t, conn, nil) // the answer shows that all earlier messages were processed
+		readMessage(t, conn, in)
 	}
 	if got, want := r.Stats()[Limited], int64(connections*messages-minBurst/size); got != want {
 		t.Errorf("%d of %d messages over %d connections were refused, want %d", got, connections*messages, connections, want)
@@ -401,7 +401,7 @@ func TestSecondConnectionReplacesTheFirst(t *testing.T) {
 		t.Error("the first goes on")
 	}
 	newPeer(t).send(r.Addr(), frame(7, 99, "down"))
-	if got := hear(t, conn, in); string(got) != "down" {
+	if got := readMessage(t, conn, in); string(got) != "down" {
 		t.Errorf("received %q over TLS, want \"down\"", got)
 	}
 	near, far := tcpPair(t)
@@ -412,7 +412,7 @@ func TestSecondConnectionReplacesTheFirst(t *testing.T) {
 	}
 }
 
-func TestFloodLeavesTheRelayAlive(t *testing.T) {
+func TestTheRelayWorksDuringAFlood(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	node, flood := newPeer(t), newPeer(t)

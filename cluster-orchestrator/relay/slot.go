@@ -21,7 +21,7 @@ type slot struct {
 	last   uint64         // Seq of its newest binding
 	addr   netip.AddrPort // its address, unless conn is set; zero: unknown
 	conn   *stream        // its TLS connection, if it opened after the last binding
-	late   *time.Timer    // sends the second answer; see Relay.later
+	late   *time.Timer    // sends the second answer; see Relay.answerLater
 	in     *rate.Limiter  // of traffic to the node
 	out    *rate.Limiter  // of traffic from the node over all its TLS connections
 }
@@ -66,12 +66,16 @@ func (r *Relay) remove(s *slot) {
 	s.stop()
 }
 
+func (r *Relay) slot(id uint32) *slot {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.slots[id]
+}
+
 // Where returns the address to which a slot is bound, and whether it is bound over TLS. It
 // returns the zero address and false for a slot that is not bound or does not exist.
 func (r *Relay) Where(id uint32) (addr netip.AddrPort, overTLS bool) {
-	r.mu.RLock()
-	s := r.slots[id]
-	r.mu.RUnlock()
+	s := r.slot(id)
 	if s == nil {
 		return netip.AddrPort{}, false
 	}

@@ -23,7 +23,7 @@ type Attach struct {
 type Attached struct {
 	Key
 	Address  netip.Addr `json:"address"`   // IPv4
-	Address6 netip.Addr `json:"address_6"` // its twin
+	Address6 netip.Addr `json:"address_6"` // see NetRanges.To6
 	MTU      int        `json:"mtu"`
 	Ready    bool       `json:"ready,omitempty"` // it listens and is reachable; it may open flows before that
 	Error    string     `json:"error,omitempty"` // in Attachments: why it is no longer attached

@@ -73,8 +73,8 @@ func (r NetRanges) CheckSubnet(p netip.Prefix) error {
 	return nil
 }
 
-// Twin returns the IPv6 address that contains an IPv4 address of the ranges, or the zero Addr.
-func (r NetRanges) Twin(a netip.Addr) netip.Addr {
+// To6 returns the IPv6 address that contains an IPv4 address of the ranges, or the zero Addr.
+func (r NetRanges) To6(a netip.Addr) netip.Addr {
 	p := r.Instances6
 	switch {
 	case !a.Is4():
@@ -89,8 +89,9 @@ func (r NetRanges) Twin(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// Untwin returns the IPv4 address of the ranges that is a, or whose Twin is a, or the zero Addr.
-func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
+// To4 returns the IPv4 address that a stands for: a itself, or the address that To6 turns into a. It
+// returns the zero Addr if that is outside the ranges.
+func (r NetRanges) To4(a netip.Addr) netip.Addr {
 	a = a.Unmap()
 	if a.Is4() {
 		if r.Instances.Contains(a) || r.Services.Contains(a) {
@@ -100,7 +101,7 @@ func (r NetRanges) Untwin(a netip.Addr) netip.Addr {
 	}
 	b := a.As16()
 	v4 := netip.AddrFrom4([4]byte(b[12:]))
-	if r.Twin(v4) == a {
+	if r.To6(v4) == a {
 		return v4
 	}
 	return netip.Addr{}

@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func TestTwins(t *testing.T) {
+func TestIPv6AddressesContainIPv4Addresses(t *testing.T) {
 	r := wire.DefaultNetRanges()
 	for _, tt := range []struct{ v4, v6 string }{
 		{"10.16.0.1", "fd74:6c6e:1::a10:1"},
@@ -17,23 +17,23 @@ func TestTwins(t *testing.T) {
 		{"10.30.0.7", "fd74:6c6e:2::a1e:7"},
 	} {
 		v4, v6 := netip.MustParseAddr(tt.v4), netip.MustParseAddr(tt.v6)
-		if got := r.Twin(v4); got != v6 {
-			t.Errorf("Twin(%s) = %s, want %s", v4, got, v6)
+		if got := r.To6(v4); got != v6 {
+			t.Errorf("To6(%s) = %s, want %s", v4, got, v6)
 		}
-		if got := r.Untwin(v6); got != v4 {
-			t.Errorf("Untwin(%s) = %s, want %s", v6, got, v4)
+		if got := r.To4(v6); got != v4 {
+			t.Errorf("To4(%s) = %s, want %s", v6, got, v4)
 		}
-		if got := r.Untwin(v4); got != v4 {
-			t.Errorf("Untwin(%s) = %s", v4, got)
+		if got := r.To4(v4); got != v4 {
+			t.Errorf("To4(%s) = %s", v4, got)
 		}
 	}
 	for _, a := range []string{"10.24.0.1", "10.31.0.1", "192.168.0.1", "fd74:6c6e:1::", "fd74:6c6e:2::a10:1", "fd74:6c6e:1:0:1:0:a10:1", "::1"} {
 		addr := netip.MustParseAddr(a)
-		if got := r.Untwin(addr); got.IsValid() {
+		if got := r.To4(addr); got.IsValid() {
 			t.Errorf("%s is %s, and none of ours", a, got)
 		}
-		if got := r.Twin(addr); got.IsValid() {
-			t.Errorf("%s has the twin %s", a, got)
+		if got := r.To6(addr); got.IsValid() {
+			t.Errorf("%s has the IPv6 address %s", a, got)
 		}
 	}
 }

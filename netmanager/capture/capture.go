@@ -112,7 +112,7 @@ func listen(mac net.HardwareAddr) (*os.File, error) {
 		}
 	}
 	if index == 0 {
-		return nil, fmt.Errorf("no device with that address: %w", api.ErrNotFound)
+		return nil, fmt.Errorf("no network device has the address of the instance: %w", api.ErrNotFound)
 	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

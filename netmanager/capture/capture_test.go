@@ -119,7 +119,7 @@ func TestCaptureIsBounded(t *testing.T) {
 }
 
 // A process id was reused, so that its path leads to another namespace.
-func TestNobodyElsesPacketsAreSeen(t *testing.T) {
+func TestPacketsOfOtherInstancesAreNotCaptured(t *testing.T) {
 	s, _ := instance(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // otherwise a capture that begins would not end
 	defer cancel()
@@ -144,7 +144,7 @@ func TestACaptureEndsWithTheDevice(t *testing.T) {
 }
 
 // The eBPF plane forwards packets to an instance past the host's end of its device.
-func TestBothWaysAreSeenUnderEachPlane(t *testing.T) {
+func TestBothDirectionsAreCapturedUnderEachPlane(t *testing.T) {
 	for name, open := range map[string]func() (dataplane.Plane, error){
 		"ebpf": func() (dataplane.Plane, error) { return ebpf.New("tl") },
 		"nft":  func() (dataplane.Plane, error) { return nft.New("tl") },

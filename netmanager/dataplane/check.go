@@ -15,6 +15,19 @@ var Protocols = map[string]byte{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP
 
 const maxWeight = 16
 
+// NotSynced is the error of a method that needs an earlier Sync.
+func NotSynced(method string) error {
+	return fmt.Errorf("%s of a data plane before its first sync: %w", method, api.ErrInvalid)
+}
+
+// CheckPrefix returns an error (ErrInvalid) for the state of a plane with another prefix.
+func CheckPrefix(prefix string, n plane.Node) error {
+	if n.Prefix != prefix {
+		return fmt.Errorf("sync plane of prefix %q with a state of prefix %q: %w", prefix, n.Prefix, api.ErrInvalid)
+	}
+	return nil
+}
+
 // Check returns an error (ErrInvalid) for a change that planes do not support.
 func Check(c plane.Change) error {
 	four := func(what string, a netip.Addr) error {

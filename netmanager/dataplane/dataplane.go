@@ -44,12 +44,15 @@ const AboutTo = 8 + 16
 // Plane applies a plane.State to the kernel. Its methods are not safe for concurrent use.
 //
 // Sync makes the plane's state exactly s, whatever an earlier process left. Flows whose backend
-// remains lose no packet.
+// remains lose no packet. Before the first Sync, and after Remove, Apply, Usage and Traffic fail with
+// ErrInvalid.
 //
 // Apply applies one change as a whole or not at all. It does not affect other flows.
 //
 // Usage reads all counters. Its cost grows with the size of the state, and it is called rarely.
 // Traffic reads only the counters of peers.
+//
+// Sync and Apply fail with ErrInvalid for what planes do not support (Check, CheckPrefix).
 //
 // Remove removes everything of the plane from the kernel, and succeeds if there is nothing.
 // Close frees resources and leaves the kernel as it is.

@@ -14,7 +14,7 @@ func backend(n, weight int) plane.Backend {
 	return plane.Backend{Address: netip.AddrFrom4([4]byte{10, 16, 0, byte(n)}), Weight: weight}
 }
 
-func TestTurnsAreInProportionAndSpread(t *testing.T) {
+func TestTurnsAreProportionalToWeightsAndSpread(t *testing.T) {
 	for _, c := range []struct {
 		weights []int
 		start   int
@@ -42,7 +42,7 @@ func TestTurnsAreInProportionAndSpread(t *testing.T) {
 	}
 }
 
-func TestEveryBackendHasItsTurns(t *testing.T) {
+func TestEveryBackendHasTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		weights := rapid.SliceOfN(rapid.IntRange(1, 16), 1, 20).Draw(t, "weights")
 		var bs []plane.Backend

@@ -30,7 +30,7 @@ import (
 // restart, because their senders repeat them: the cluster, peers and the kernel. New flows therefore
 // begin on a full disk too.
 type Core struct {
-	core *overlay.Core // read on the loop's goroutine only
+	view overlay.View // used on the loop's goroutine only
 	loop *loop.Loop[overlay.Input]
 	log  *slog.Logger
 	send func([]wire.Envelope) // set by Run, called on the loop's goroutine
@@ -43,17 +43,17 @@ type Core struct {
 // NewCore returns the core with its loop, which Run starts. It calls observe on the loop's
 // goroutine after each batch of inputs; leased is whether the core has a lease.
 func NewCore(core *overlay.Core, st store.Store, log *slog.Logger, observe func(s loop.Sample, leased bool)) *Core {
-	return newCore(core, core, st, log, observe)
+	return newCore(core.View(), core, st, log, observe)
 }
 
 // newCore is NewCore with another core to step, for tests.
-func newCore(core *overlay.Core, stepped step.Core[overlay.Input], st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) *Core {
-	c := &Core{core: core, log: log, kept: map[any]overlay.Input{}}
+func newCore(view overlay.View, stepped step.Core[overlay.Input], st store.Store, log *slog.Logger, observe func(loop.Sample, bool)) *Core {
+	c := &Core{view: view, log: log, kept: map[any]overlay.Input{}}
 	c.loop = loop.New(stepped, st, func(all []wire.Envelope) { c.send(all) }, loop.Options[overlay.Input]{
 		Tick: overlay.Tick{}, Log: log, Queue: 4096, Batch: 256, WhenFull: needsNoSave,
 		Observe: func(s loop.Sample) {
 			c.repost()
-			_, leased := core.Lease()
+			_, leased := view.Lease()
 			observe(s, leased)
 		},
 	})
@@ -87,28 +87,28 @@ func (c *Core) Start(ctx context.Context) error {
 }
 
 // Do steps the core with an input; see loop.Loop.Do.
-func (c *Core) Do(ctx context.Context, in overlay.Input, after func(*overlay.Core)) error {
+func (c *Core) Do(ctx context.Context, in overlay.Input, after func(overlay.View)) error {
 	return c.loop.Do(ctx, in, func() {
 		if after != nil {
-			after(c.core)
+			after(c.view)
 		}
 	})
 }
 
-// Read runs fn with the core on the loop's goroutine; see loop.Loop.Read.
-func (c *Core) Read(ctx context.Context, fn func(*overlay.Core)) error {
-	return c.loop.Read(ctx, func() { fn(c.core) })
+// Read runs fn with a view of the core on the loop's goroutine; see loop.Loop.Read.
+func (c *Core) Read(ctx context.Context, fn func(overlay.View)) error {
+	return c.loop.Read(ctx, func() { fn(c.view) })
 }
 
 // Plane returns the state that the kernel should have.
 func (c *Core) Plane(ctx context.Context) (s plane.State, err error) {
-	err = c.Read(ctx, func(o *overlay.Core) { s = o.Plane() })
+	err = c.Read(ctx, func(o overlay.View) { s = o.Plane() })
 	return s, err
 }
 
 // Attachments returns the attached workloads.
 func (c *Core) Attachments(ctx context.Context) (all []wire.Attach, err error) {
-	err = c.Read(ctx, func(o *overlay.Core) { all = o.Attachments() })
+	err = c.Read(ctx, func(o overlay.View) { all = o.Attachments() })
 	return all, err
 }
 
@@ -186,7 +186,7 @@ func (c *Core) Learn(ctx context.Context, in overlay.Input) error {
 // LearnInOrder is Learn after all kept inputs. It fails while the loop accepts none.
 func (c *Core) LearnInOrder(ctx context.Context, in overlay.Input) error {
 	if !c.repost() {
-		return cmp.Or(c.loop.Stalled(), fmt.Errorf("the core takes no inputs: %w", api.ErrUnavailable))
+		return cmp.Or(c.loop.Stalled(), fmt.Errorf("the core accepts no inputs: %w", api.ErrUnavailable))
 	}
 	return c.Learn(ctx, in)
 }

@@ -64,7 +64,7 @@ func onDisk(t *testing.T, core step.Core[overlay.Input]) (*Server, *disk, <-chan
 	if !ok {
 		reads = overlay.New(overlay.Config{})
 	}
-	c := newCore(reads, core, d, quiet, func(loop.Sample, bool) {})
+	c := newCore(reads.View(), core, d, quiet, func(loop.Sample, bool) {})
 	sent := make(chan any, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -97,7 +97,7 @@ func onFullDisk(t *testing.T, core step.Core[overlay.Input]) (*Server, *disk) {
 
 // A workload's flow to an unknown address begins on a full disk too: the cluster is asked, and
 // its answer goes to the kernel.
-func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
+func TestFlowsToNewAddressesBeginWhileTheDiskIsFull(t *testing.T) {
 	core := overlay.New(overlay.Config{})
 	s, d, sent := onDisk(t, core)
 	client, web := api.ServiceID("acme/shop.prod.client.v1"), api.ServiceID("acme/shop.prod.web.v1")
@@ -111,7 +111,7 @@ func TestAFlowToANewAddressBeginsWhileTheDiskIsFull(t *testing.T) {
 		}
 	}
 	var local netip.Addr
-	for _, a := range core.List() { // no step runs
+	for _, a := range core.View().List() { // no step runs
 		local = a.Address
 	}
 	d.full.Store(true)
@@ -258,7 +258,7 @@ func TestTheCoreGoesOnWhileTheDiskIsFull(t *testing.T) {
 
 // If too much waits to be saved, the core accepts no inputs. The newest of the inputs that are not
 // repeated are kept for it.
-func TestKeptInputsAreSteppedWhenTheDiskHasRoomAgain(t *testing.T) {
+func TestQueuedInputsAreHandledWhenTheDiskHasRoomAgain(t *testing.T) {
 	h := &recorder{}
 	s, d := onFullDisk(t, h)
 	for refused := 0; refused < 2; {

@@ -20,7 +20,7 @@ func (n Names) Local(client netip.Addr) bool { return n.IsLocal(client) }
 // Lookup implements resolver.Overlay. It posts the query before it looks the name up, so that a
 // known name counts as used and a request for an unknown one is sent to the cluster.
 func (n Names) Lookup(ctx context.Context, client netip.Addr, name string) (a overlay.Answer, err error) {
-	look := func(o *overlay.Core) { a = o.Lookup(client, name) }
+	look := func(o overlay.View) { a = o.Lookup(client, name) }
 	q := overlay.Query{Local: client, Name: name}
 	err = n.Core.Do(ctx, q, look)
 	if unsaved(err) {
@@ -32,6 +32,6 @@ func (n Names) Lookup(ctx context.Context, client netip.Addr, name string) (a ov
 
 // Covers implements resolver.Overlay.
 func (n Names) Covers(ctx context.Context, name string) (yes bool, err error) {
-	err = n.Core.Read(ctx, func(o *overlay.Core) { yes = o.Covers(name) })
+	err = n.Core.Read(ctx, func(o overlay.View) { yes = o.Covers(name) })
 	return yes, err
 }

@@ -61,7 +61,7 @@ func (s *Server) Attach(ctx context.Context, a wire.Attach) (wire.Attached, erro
 	if err != nil {
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
 	}
-	err = s.Core.Do(ctx, overlay.Attach{Attach: a}, func(o *overlay.Core) {
+	err = s.Core.Do(ctx, overlay.Attach{Attach: a}, func(o overlay.View) {
 		ok := false
 		if at, ok = o.Attached(a.Key); ok {
 			s.Devices.Want(a, at) // before the core's orders are sent
@@ -105,7 +105,7 @@ func (s *Server) checkPorts(ctx context.Context, a wire.Attach) error {
 	if len(a.Ports) == 0 {
 		return nil
 	}
-	if err := s.Core.Read(ctx, func(o *overlay.Core) { _, attached = o.Attached(a.Key) }); err != nil || attached {
+	if err := s.Core.Read(ctx, func(o overlay.View) { _, attached = o.Attached(a.Key) }); err != nil || attached {
 		return err
 	}
 	own, err := hostports.Own()
@@ -115,7 +115,7 @@ func (s *Server) checkPorts(ctx context.Context, a wire.Attach) error {
 	own = append(own, api.HostPort{Port: s.Transport.Local().Port(), Protocol: "udp"}, api.HostPort{Port: s.VXLAN, Protocol: "udp"})
 	for _, p := range a.Ports {
 		if slices.Contains(own, api.HostPort{Port: p.Host, Protocol: p.Protocol}) {
-			return fmt.Errorf("port %d/%s is the node's own, which listens there: publish another one: %w", p.Host, p.Protocol, api.ErrConflict)
+			return fmt.Errorf("port %d/%s is in use by the machine itself: publish another one: %w", p.Host, p.Protocol, api.ErrConflict)
 		}
 	}
 	return nil
@@ -134,10 +134,10 @@ func (s *Server) Detach(ctx context.Context, k wire.Key) error {
 	s.Listening.Remove(k)
 	s.Exits.Remove(k)
 	attached := false
-	if err := s.Core.Read(ctx, func(o *overlay.Core) { _, attached = o.Attached(k) }); err != nil || !attached {
+	if err := s.Core.Read(ctx, func(o overlay.View) { _, attached = o.Attached(k) }); err != nil || !attached {
 		return err
 	}
-	if err := s.Core.Do(ctx, overlay.Detach{Key: k}, func(*overlay.Core) { s.Devices.Unwant(k) }); err != nil {
+	if err := s.Core.Do(ctx, overlay.Detach{Key: k}, func(overlay.View) { s.Devices.Unwant(k) }); err != nil {
 		return err
 	}
 	s.Log.Info("detached", "instance", k.Instance, "epoch", k.Epoch)
@@ -175,7 +175,7 @@ func (s *Server) peersConfirmed(ctx context.Context) error {
 	end := time.Now().Add(confirmTimeout)
 	for {
 		ok := false
-		if err := s.Core.Read(ctx, func(o *overlay.Core) { ok = o.NoticesAcked() }); err != nil || ok || !time.Now().Before(end) {
+		if err := s.Core.Read(ctx, func(o overlay.View) { ok = o.NoticesAcked() }); err != nil || ok || !time.Now().Before(end) {
 			return err
 		}
 		select {
@@ -188,7 +188,7 @@ func (s *Server) peersConfirmed(ctx context.Context) error {
 
 // Attachments implements socket.Overlay.
 func (s *Server) Attachments(ctx context.Context) (all []wire.Attached, err error) {
-	err = s.Core.Read(ctx, func(o *overlay.Core) { all = o.List() })
+	err = s.Core.Read(ctx, func(o overlay.View) { all = o.List() })
 	for i, a := range all {
 		if err := s.Devices.Missing(a.Address); err != nil {
 			all[i].Error = err.Error()
@@ -212,7 +212,7 @@ func (s *Server) View(ctx context.Context, path string) (any, error) {
 
 // Status returns the state of the netmanager.
 func (s *Server) Status(ctx context.Context) (st api.NetStatus, err error) {
-	if err := s.Core.Read(ctx, func(o *overlay.Core) { st = o.Status() }); err != nil {
+	if err := s.Core.Read(ctx, func(o overlay.View) { st = o.Status() }); err != nil {
 		return st, err
 	}
 	if r := s.Stream.Ready(); !r.Ready {
@@ -225,13 +225,13 @@ func (s *Server) Status(ctx context.Context) (st api.NetStatus, err error) {
 // Routes returns the state of the node's routes and of its refused requests for routes.
 func (s *Server) Routes(ctx context.Context) (all []api.RouteStatus, err error) {
 	s.Sampler.Refresh(ctx)
-	err = s.Core.Read(ctx, func(o *overlay.Core) { all = o.Routes() })
+	err = s.Core.Read(ctx, func(o overlay.View) { all = o.Routes() })
 	return all, err
 }
 
 // Peers returns the state of the node's peers.
 func (s *Server) Peers(ctx context.Context) (all []api.PeerStatus, err error) {
-	if err := s.Core.Read(ctx, func(o *overlay.Core) { all = o.Peers() }); err != nil {
+	if err := s.Core.Read(ctx, func(o overlay.View) { all = o.Peers() }); err != nil {
 		return nil, err
 	}
 	s.Transport.Describe(all)
@@ -250,7 +250,7 @@ func (s *Server) Trace(ctx context.Context, from api.InstanceID, to string) (t a
 	s.Sampler.Refresh(ctx)
 	var ask overlay.Input
 	var refused error
-	look := func(o *overlay.Core) { t, ask, refused = o.Trace(from, to) }
+	look := func(o overlay.View) { t, ask, refused = o.Trace(from, to) }
 	if err := s.Core.Read(ctx, look); err != nil {
 		return t, err
 	}
@@ -274,7 +274,7 @@ func (s *Server) Trace(ctx context.Context, from api.InstanceID, to string) (t a
 func (s *Server) Capture(ctx context.Context, what socket.Capture, w io.Writer) error {
 	var newest wire.Attach // of several placements
 	var mac net.HardwareAddr
-	if err := s.Core.Read(ctx, func(o *overlay.Core) {
+	if err := s.Core.Read(ctx, func(o overlay.View) {
 		for _, a := range o.Attachments() {
 			if a.Instance == what.Instance && (mac == nil || a.Epoch > newest.Epoch) {
 				at, _ := o.Attached(a.Key)
@@ -342,7 +342,7 @@ func (e WorkloadEvents) Exited(ctx context.Context, a wire.Attach) {
 func (s *Server) ServeStatus(ctx context.Context, listen, data string) error {
 	var health daemon.Health
 	health.Require("store", func(context.Context) error { return s.Core.loop.Stalled() })
-	health.Require("core", func(ctx context.Context) error { return s.Core.Read(ctx, func(*overlay.Core) {}) })
+	health.Require("core", func(ctx context.Context) error { return s.Core.Read(ctx, func(overlay.View) {}) })
 	health.Watch("network", func(context.Context) error {
 		if r := s.Stream.Ready(); !r.Ready {
 			return errors.New(r.Error)

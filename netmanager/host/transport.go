@@ -83,7 +83,7 @@ func (n *node) get() nodeState {
 func (n *node) inOverlay(a netip.Addr) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.state.lease.Ranges.Untwin(a).IsValid()
+	return n.state.lease.Ranges.To4(a).IsValid()
 }
 
 // dialRelay returns a function that connects to the relay of the node's own cluster by TLS,
@@ -213,8 +213,8 @@ func (t *Transport) Run(ctx context.Context) error {
 // Local returns the address of the UDP socket.
 func (t *Transport) Local() netip.AddrPort { return t.engine.Local() }
 
-// SetHere sets which addresses of the node's subnet are in use.
-func (t *Transport) SetHere(addresses []netip.Addr) { t.engine.SetHere(addresses) }
+// SetLocal sets which addresses of the node's subnet are in use.
+func (t *Transport) SetLocal(addresses []netip.Addr) { t.engine.SetLocal(addresses) }
 
 // SetLease takes the node's lease. It does not block.
 func (t *Transport) SetLease(l wire.NetLease) {
@@ -253,7 +253,7 @@ func (t *Transport) setRelayLeases(ctx context.Context) error {
 // changed.
 func (t *Transport) Locate(networks bool) (resync bool) {
 	var ranges wire.NetRanges
-	if err := t.core.Read(context.Background(), func(o *overlay.Core) {
+	if err := t.core.Read(context.Background(), func(o overlay.View) {
 		if l, ok := o.Lease(); ok {
 			ranges = l.Ranges
 		}
@@ -334,13 +334,12 @@ func (r relayTunnel) Changed(s relaylink.State) {
 	}
 }
 
-// apply passes the node's lease and addresses to the engine and the path manager.
 func (t *Transport) apply() {
 	n := t.node.get()
 	l, s := n.lease, n.relay
 	t.engine.SetSelf(tunnel.Lease{Ranges: l.Ranges, Subnet: l.Subnet, Relays: s.Relays})
 	self := pathmanager.Self{
-		Self:  paths.Self{Own: n.place.Endpoints(t.Local().Port()), Links: n.place.OnLink, NAT: s.NAT, Life: s.Life},
+		Self:  paths.Self{Own: n.place.Endpoints(t.Local().Port()), Links: n.place.OnLink, NAT: s.NAT, Lifetime: s.Lifetime},
 		Relay: l.Relay.Addr, Relays: s.Relays, TLS: s.TLS && !s.UDP,
 	}
 	if s.Mapped.IsValid() {
@@ -375,7 +374,7 @@ func (t *Transport) Describe(peers []api.PeerStatus) {
 // operator allows unencrypted traffic; the zero Addr if it has none.
 func (t *Transport) UnencryptedAddress() netip.Addr {
 	var networks []netip.Prefix
-	if err := t.core.Read(context.Background(), func(o *overlay.Core) {
+	if err := t.core.Read(context.Background(), func(o overlay.View) {
 		l, _ := o.Lease()
 		networks = slices.Clone(l.Unencrypted)
 	}); err != nil {

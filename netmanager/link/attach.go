@@ -20,7 +20,7 @@ import (
 // Attachment describes an instance's connection to the network. Its address identifies it.
 type Attachment struct {
 	Address  netip.Addr // IPv4
-	Address6 netip.Addr // its twin
+	Address6 netip.Addr // see wire.NetRanges.To6
 	NetNS    string     // path of the instance's network namespace
 	MTU      int        // bytes of an inner packet; 0: 1500
 	In, Out  int64      // bounds of receiving and sending in Mbit/s; 0: none
@@ -49,7 +49,7 @@ func MAC(a netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0x54, b[0], b[1], b[2], b[3]}
 }
 
-// Attach creates eth0 in the namespace, with the address, its twin and a default route to the
+// Attach creates eth0 in the namespace, with both addresses and a default route to the
 // host, and routes the address there. It may be repeated, and then corrects what differs. It replaces
 // a device in another namespace. After an error there is no device.
 func (l *Links) Attach(a Attachment) error {

@@ -17,11 +17,11 @@ import (
 
 // Connection is the kernel's state of an established TCP connection (tcp_info).
 type Connection struct {
-	Local, Remote netip.Addr
-	RTT           time.Duration // smoothed
-	Least         time.Duration // smallest within tcp_min_rtt_wlen, five minutes
-	Sent, Again   uint32        // segments with data, and retransmitted ones
-	Idle          time.Duration // since the last packet from the other end
+	Local, Remote       netip.Addr
+	RTT                 time.Duration // smoothed
+	Least               time.Duration // smallest within tcp_min_rtt_wlen, five minutes
+	Sent, Retransmitted uint32        // segments with data
+	Idle                time.Duration // since the last packet from the other end
 }
 
 // Connections lists connections of network namespaces. It is not safe for concurrent use.
@@ -74,7 +74,7 @@ func connection(b []byte) (x Connection, ok bool) {
 			var info unix.TCPInfo // an older kernel's is shorter: missing fields stay 0
 			copy(unsafe.Slice((*byte)(unsafe.Pointer(&info)), unsafe.Sizeof(info)), b[unix.SizeofRtAttr:size])
 			x.RTT, x.Least = time.Duration(info.Rtt)*time.Microsecond, time.Duration(info.Min_rtt)*time.Microsecond
-			x.Sent, x.Again = info.Data_segs_out, info.Total_retrans
+			x.Sent, x.Retransmitted = info.Data_segs_out, info.Total_retrans
 			x.Idle = time.Duration(min(info.Last_ack_recv, info.Last_data_recv)) * time.Millisecond
 			return x, info.Rtt > 0 && info.Min_rtt > 0 && info.Min_rtt != ^uint32(0)
 		}

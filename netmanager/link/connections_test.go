@@ -63,7 +63,7 @@ func TestConnectionsAreMeasuredByTheKernel(t *testing.T) {
 	}
 	for i, x := range all {
 		want := netip.MustParseAddr([]string{"127.0.0.1", "::1"}[i/2])
-		if x.Local != want || x.Remote != want || x.Least <= 0 || x.RTT < x.Least || x.RTT > time.Minute || x.Sent == 0 || x.Again > x.Sent || x.Idle > time.Hour {
+		if x.Local != want || x.Remote != want || x.Least <= 0 || x.RTT < x.Least || x.RTT > time.Minute || x.Sent == 0 || x.Retransmitted > x.Sent || x.Idle > time.Hour {
 			t.Errorf("unexpected measurement of a loopback connection: %+v", x)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -66,24 +67,22 @@ func dump(fd int, buf []byte, r diagRequest, fn func([]byte) bool) (whole bool, 
 // messages calls fn with the sockets in a datagram of the kernel until fn returns false, and
 // reports whether the answer is complete.
 func messages(b []byte, fn func([]byte) bool) (done bool, err error) {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size, kind := int(binary.NativeEndian.Uint32(b)), binary.NativeEndian.Uint16(b[4:])
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return true, fmt.Errorf("netlink message of %d bytes in a datagram of %d", size, len(b))
-		}
-		body := b[unix.SizeofNlMsghdr:size]
-		b = b[min((size+3)&^3, len(b)):]
-		switch kind {
+	all, err := syscall.ParseNetlinkMessage(b)
+	if err != nil {
+		return true, fmt.Errorf("netlink datagram of %d bytes: %w", len(b), err)
+	}
+	for _, m := range all {
+		switch m.Header.Type {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-			if len(body) < 4 {
+			if len(m.Data) < 4 {
 				return true, errors.New("netlink end without an error number")
 			}
-			if n := int32(binary.NativeEndian.Uint32(body)); n != 0 {
+			if n := int32(binary.NativeEndian.Uint32(m.Data)); n != 0 {
 				return true, unix.Errno(-n)
 			}
 			return true, nil
 		case unix.SOCK_DIAG_BY_FAMILY:
-			if len(body) >= diagMessageLen && !fn(body) {
+			if len(m.Data) >= diagMessageLen && !fn(m.Data) {
 				return true, nil
 			}
 		}

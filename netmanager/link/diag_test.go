@@ -14,7 +14,7 @@ import (
 
 // A workload with many sockets must not make the netmanager read all of them: the kernel returns only
 // the requested states, and reading stops after maxSockets.
-func TestSocketsInNumbersAreNotRead(t *testing.T) {
+func TestReadingOfSocketsIsBounded(t *testing.T) {
 	s := dataplanetest.NewSpace(t, "n")
 	var all []io.Closer
 	open := func(n int, one func() (io.Closer, error)) {

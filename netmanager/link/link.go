@@ -60,10 +60,7 @@ func sysctl(value string, key ...string) error {
 	return wrap(os.WriteFile(path, []byte(value), 0o644), "set %s to %s", path, value)
 }
 
-// host returns the network of one address.
-func host(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
+func host(a netip.Addr) *net.IPNet { return network(netip.PrefixFrom(a, a.BitLen())) }
 
 func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Masked().Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}

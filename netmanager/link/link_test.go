@@ -30,7 +30,7 @@ func instance(n int) netip.Addr {
 }
 
 func attachment(n int, s *dataplanetest.Space) link.Attachment {
-	return link.Attachment{Address: instance(n), Address6: ranges.Twin(instance(n)), NetNS: s.Path(), MTU: 1400}
+	return link.Attachment{Address: instance(n), Address6: ranges.To6(instance(n)), NetNS: s.Path(), MTU: 1400}
 }
 
 // with runs f with the links of the space.
@@ -127,7 +127,7 @@ func TestAttachedInstancesReachOneAnother(t *testing.T) {
 		return nil
 	})
 	b.Serve("b", 80)
-	for _, addr := range []netip.Addr{instance(2), ranges.Twin(instance(2))} {
+	for _, addr := range []netip.Addr{instance(2), ranges.To6(instance(2))} {
 		for _, network := range []string{"tcp", "udp"} {
 			if who, err := a.Ask(network, netip.AddrPortFrom(addr, 80)); err != nil || who != "b" {
 				t.Errorf("a asked %s %s: %q, %v", network, addr, who, err)
@@ -155,7 +155,7 @@ func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 	}
 }
 
-func TestAttachLeavesNothingWhereItFails(t *testing.T) {
+func TestAFailedAttachLeavesNothing(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
 	a.IP("link add eth0 type bridge") // another program's
 	before := snapshot(host)
@@ -241,7 +241,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 	host.IP("link set tlhold up", "link set tltun up")
 	before := snapshot(host)
 	for kill := range kills {
-		cmd := exec.Command("nsenter", append([]string{"--net=" + host.Path(), os.Args[0], "-test.run=^TestCycle$"}, "-test.v")...)
+		cmd := exec.Command("nsenter", append([]string{"--net=" + host.Path(), os.Args[0], "-test.run=^TestAttachAndDetachRepeatedly$"}, "-test.v")...)
 		cmd.Env = append(os.Environ(), "LINK_CYCLE="+func() string {
 			var paths []string
 			for _, s := range spaces {
@@ -293,8 +293,8 @@ func TestKilledWhileAttaching(t *testing.T) {
 	}
 }
 
-// TestCycle is the process that TestKilledWhileAttaching kills.
-func TestCycle(t *testing.T) {
+// TestAttachAndDetachRepeatedly is the process that TestKilledWhileAttaching kills.
+func TestAttachAndDetachRepeatedly(t *testing.T) {
 	paths := os.Getenv("LINK_CYCLE")
 	if paths == "" {
 		return // only that test runs it
@@ -309,7 +309,7 @@ func TestCycle(t *testing.T) {
 	}
 	for {
 		for n, path := range strings.Split(paths, ",") {
-			a := link.Attachment{Address: instance(n), Address6: ranges.Twin(instance(n)), NetNS: path, MTU: 1400, In: 100, Out: 100}
+			a := link.Attachment{Address: instance(n), Address6: ranges.To6(instance(n)), NetNS: path, MTU: 1400, In: 100, Out: 100}
 			if err := l.Attach(a); err != nil {
 				t.Fatal(err)
 			}
@@ -323,9 +323,9 @@ func TestCycle(t *testing.T) {
 	}
 }
 
-// TestPeersAreReachedByEveryWay changes the path between two hosts during an exchange of datagrams. None
+// TestPeersAreReachedOnEveryPath changes the path between two hosts during an exchange of datagrams. None
 // may be lost.
-func TestPeersAreReachedByEveryWay(t *testing.T) {
+func TestPeersAreReachedOnEveryPath(t *testing.T) {
 	type side struct {
 		*dataplanetest.Space
 		c      *dataplanetest.Space
@@ -370,12 +370,12 @@ func TestPeersAreReachedByEveryWay(t *testing.T) {
 			if err := l.Setup(node(4789), s.local); err != nil {
 				return err
 			}
-			return l.Attach(link.Attachment{Address: s.addr, Address6: ranges.Twin(s.addr), NetNS: s.c.Path()})
+			return l.Attach(link.Attachment{Address: s.addr, Address6: ranges.To6(s.addr), NetNS: s.c.Path()})
 		})
 	}
 	sides[1].c.Serve("far", 80)
 	set(api.PathRoute, 0)
-	for _, addr := range []netip.Addr{sides[1].addr, ranges.Twin(sides[1].addr)} {
+	for _, addr := range []netip.Addr{sides[1].addr, ranges.To6(sides[1].addr)} {
 		c, err := sides[0].c.Dial("udp", netip.AddrPortFrom(addr, 80), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -401,7 +401,7 @@ func TestPeersAreReachedByEveryWay(t *testing.T) {
 		t.Error(out)
 	}
 	set(api.PathDirect, 1280)
-	for _, addr := range []netip.Addr{sides[1].addr, ranges.Twin(sides[1].addr)} {
+	for _, addr := range []netip.Addr{sides[1].addr, ranges.To6(sides[1].addr)} {
 		if out := sides[0].Output("ip", "route", "get", addr.String()); !strings.Contains(out, "tltun") {
 			t.Error(out)
 		}
@@ -466,7 +466,7 @@ func benchmark(b *testing.B, attach bool) {
 	}
 }
 
-func TestSetupSharesAndRemovePutsBack(t *testing.T) {
+func TestRemoveRestoresTheHostsSettings(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
 	defer hold(t, host, "tlhold", "tltun")()
 	host.IP("link set tlhold up", "link set tltun up")

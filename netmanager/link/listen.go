@@ -81,7 +81,6 @@ func (s *Sockets) Listen() (bool, error) {
 	return false, nil
 }
 
-// listens reports whether a socket receives from outside.
 func listens(b []byte) bool {
 	return binary.BigEndian.Uint16(b[diagPort:]) != 0 && !diagAddress(b, diagSource).IsLoopback()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/link"
 )
 
-func TestWhoListensIsSeen(t *testing.T) {
+func TestListeningSocketsAreSeen(t *testing.T) {
 	s := dataplanetest.NewSpace(t, "l")
 	s.Output("ip", "link", "set", "lo", "up")
 	sockets, err := link.SocketsOf(s.Path())

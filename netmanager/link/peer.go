@@ -27,7 +27,7 @@ func Via6(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// SetPeer routes the peer's subnets and their twins. A changed route replaces the former one
+// SetPeer routes the peer's subnets in both families. A changed route replaces the former one
 // atomically. It also prepares to receive the peer's packets by the paths in Accepts, whichever path
 // this node sends by.
 func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
@@ -60,7 +60,7 @@ func (l *Links) SetPeer(n plane.Node, p plane.Peer) error {
 
 func both(r wire.NetRanges, s netip.Prefix) []netip.Prefix {
 	out := []netip.Prefix{s}
-	if six := r.Twin(s.Addr()); six.IsValid() {
+	if six := r.To6(s.Addr()); six.IsValid() {
 		out = append(out, netip.PrefixFrom(six, 96+s.Bits()))
 	}
 	return out

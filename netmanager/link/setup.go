@@ -62,18 +62,18 @@ func (l *Links) Setup(n plane.Node, local netip.Addr) error {
 }
 
 func (l *Links) bringUp(dev netlink.Link) error {
-	if err := l.loosen(dev); err != nil {
+	if err := l.acceptAnySource(dev); err != nil {
 		return err
 	}
 	return wrap(l.nl.LinkSetUp(dev), "set %s up", dev.Attrs().Name)
 }
 
-// loosen adds the resolver's address to the device, and makes it accept packets whose source is
+// acceptAnySource adds the resolver's address to the device, and makes it accept packets whose source is
 // routed to another device, even if net.ipv4.conf.all.rp_filter is 1: queued packets come back by
 // the queue's device, and peers may send by another path than this node. The value is 2, because the
 // kernel uses the greater of all's value and the device's. Without an address on the device it treats
 // 2 as 1. The data plane checks sources instead.
-func (l *Links) loosen(dev netlink.Link) error {
+func (l *Links) acceptAnySource(dev netlink.Link) error {
 	name := dev.Attrs().Name
 	if err := l.nl.AddrReplace(dev, &netlink.Addr{IPNet: host(wire.ResolverAddr), Scope: int(netlink.SCOPE_HOST)}); err != nil {
 		return fmt.Errorf("add the resolver's address to %s: %w", name, err)

@@ -57,7 +57,7 @@ func TestBandwidthIsBoundedUnderEachPlane(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, to := range []netip.Addr{instance(2), ranges.Twin(instance(2))} {
+				for _, to := range []netip.Addr{instance(2), ranges.To6(instance(2))} {
 					bytes, took := stream(t, a, b, netip.AddrPortFrom(to, 7000))
 					most := took.Seconds()*mbit*1e6/8*1.2 + 1<<20 // plus the bytes in queues and buckets
 					t.Logf("to %s: %d bytes in %s, at most %.0f", to, bytes, took, most)

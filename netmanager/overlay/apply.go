@@ -35,7 +35,7 @@ func (c *Core) applyServices(ch services.Changes) {
 	}
 	for _, s := range ch.Subscribe {
 		if s.Service != "" {
-			c.settle(c.subscriptionsTo(s.Service))
+			c.settle(c.View().subscriptionsTo(s.Service))
 		} else {
 			c.settle(c.subs.At(s.Address))
 		}
@@ -53,7 +53,7 @@ func (c *Core) weigh(id api.ServiceID, of api.PeerKey, tick bool) {
 	at := c.services.Advertised(id)
 	if !at.Closest.IsValid() {
 		c.balance.Weigh(c.now, id, at, nil, of, tick)
-	} else if c.balance.Weigh(c.now, id, at, c.backends(id), of, tick) {
+	} else if c.balance.Weigh(c.now, id, at, c.View().backends(id), of, tick) {
 		c.table.Touched.Services.Add(id)
 	}
 }
@@ -144,7 +144,7 @@ func (in Sampled) apply(c *Core) {
 	var samples []measure.Sample
 	least := map[api.PeerKey]time.Duration{}
 	for _, f := range in.Flows {
-		x, remote, ok := c.sample(f)
+		x, remote, ok := c.View().sample(f)
 		if !ok {
 			continue
 		}
@@ -206,7 +206,7 @@ func (c *Core) applyMarks(changes []notice.Change) {
 			c.weigh(id, api.PeerKey{}, false)
 		}
 		if ch.Draining {
-			c.retryLater(ch.Address)
+			c.retryUnanswered(ch.Address)
 		}
 		if ch.Gone {
 			c.end(ch.Address)

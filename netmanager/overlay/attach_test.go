@@ -24,7 +24,7 @@ func TestARollingUpdateFindsAddresses(t *testing.T) {
 		if eff := w.step(a); eff.Err != nil {
 			return eff.Err
 		}
-		at, _ := w.c.Attached(a.Key)
+		at, _ := w.c.View().Attached(a.Key)
 		if k, taken := in[at.Address]; taken {
 			t.Fatalf("%s has the address of %s", a.Key, k)
 		}
@@ -42,7 +42,7 @@ func TestARollingUpdateFindsAddresses(t *testing.T) {
 	for e := api.Epoch(2); e < 4; e++ {
 		for i := range many {
 			old := attachOf("web", i, e-1).Key
-			at, _ := w.c.Attached(old)
+			at, _ := w.c.View().Attached(old)
 			eff := w.step(Detach{old})
 			if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 1 || ch[0].End[0] != at.Address {
 				t.Fatalf("the flows of %s do not end: %+v", old, ch)
@@ -63,11 +63,11 @@ func TestARollingUpdateFindsAddresses(t *testing.T) {
 		}
 	}
 	w.restart()
-	w.checkBooks()
-	if got := len(w.c.Attachments()); got != many {
+	w.checkIndexes()
+	if got := len(w.c.View().Attachments()); got != many {
 		t.Fatalf("%d are attached after a restart", got)
 	}
-	for _, a := range w.c.List() {
+	for _, a := range w.c.View().List() {
 		if in[a.Address] != a.Key {
 			t.Errorf("%s has %s after a restart", a.Key, a.Address)
 		}

@@ -21,7 +21,7 @@ func many(b *testing.B, n int) (c *Core, client netip.Addr, answer wire.NetDown)
 	lease.Ranges.Subnet, lease.Subnet = 24, cidr("10.16.0.0/24")
 	w.step(Down{wire.NetDown{Rev: 1, Lease: lease}})
 	w.step(attachOf("client", 0, 1))
-	a, _ := w.c.Attached(attachOf("client", 0, 1).Key)
+	a, _ := w.c.View().Attached(attachOf("client", 0, 1).Key)
 	c = w.c
 	now := w.now
 	for i := range n {
@@ -66,7 +66,7 @@ func BenchmarkLookup(b *testing.B) {
 	c, client, answer := many(b, 10000)
 	c.Step(c.now, Down{answer})
 	for b.Loop() {
-		if a := c.Lookup(client, "any.rr.s4711.eu.shop.prod.treeline."); !a.Found || len(a.Addrs) != 1 {
+		if a := c.View().Lookup(client, "any.rr.s4711.eu.shop.prod.treeline."); !a.Found || len(a.Addrs) != 1 {
 			b.Fatalf("%+v", a)
 		}
 	}

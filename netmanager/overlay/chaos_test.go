@@ -114,7 +114,7 @@ func compare(a, b string) int {
 	return 0
 }
 
-func (c *cluster) hear(up wire.NetUp) {
+func (c *cluster) receive(up wire.NetUp) {
 	if up.Boot < c.boot || up.Boot == c.boot && up.Seq <= c.seq {
 		return
 	}
@@ -140,7 +140,7 @@ type host struct {
 	words  map[netip.Addr]peermsg.Entry
 }
 
-func (h *host) say(a netip.Addr, p peermsg.Placement, s peermsg.State) {
+func (h *host) notify(a netip.Addr, p peermsg.Placement, s peermsg.State) {
 	h.serial++
 	h.words[a] = peermsg.Entry{Address: a, Of: p, State: s}
 }
@@ -153,10 +153,10 @@ func (h *host) notice() peermsg.Notice {
 	return n
 }
 
-// TestAnythingMayHappenOnTheWay applies random inputs, loses, duplicates and reorders messages in both
+// TestRandomInputsAndLossesEndInTheSameState applies random inputs, loses, duplicates and reorders messages in both
 // directions, and kills the netmanager between saves. The indexes and the plane must be correct after
 // each step, and at the end both sides must have the same records.
-func TestAnythingMayHappenOnTheWay(t *testing.T) {
+func TestRandomInputsAndLossesEndInTheSameState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 3))
 		w := newWorld(t, Config{Node: plane.Node{VXLAN: 7001}, MaxOpen: 8, MaxSubscriptions: 30})
@@ -177,7 +177,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				return
 			}
 			eff := w.step(in)
-			ups = append(ups, said(eff)...)
+			ups = append(ups, messages(eff)...)
 			switch in := in.(type) {
 			case Attach:
 				if eff.Err == nil {
@@ -188,7 +188,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			}
 		}
 		anyLocal := func() netip.Addr {
-			if l := w.c.List(); len(l) > 0 {
+			if l := w.c.View().List(); len(l) > 0 {
 				return l[rng.IntN(len(l))].Address
 			}
 			return netip.Addr{}
@@ -246,7 +246,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			case 10, 11:
 				p := Path{
 					Key: key(byte(rng.IntN(6))), Kind: []api.PathKind{api.PathNone, api.PathRelay, api.PathDirect, api.PathDirect}[rng.IntN(4)],
-					Plain: rng.IntN(2) == 0, Silent: rng.IntN(4) == 0, RTT: time.Duration(rng.IntN(100)) * time.Millisecond, MTU: 1300 + rng.IntN(2)*80,
+					NoNAT: rng.IntN(2) == 0, Silent: rng.IntN(4) == 0, RTT: time.Duration(rng.IntN(100)) * time.Millisecond, MTU: 1300 + rng.IntN(2)*80,
 					Addr: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.7:1"), netip.MustParseAddrPort("192.168.9.7:1"), netip.MustParseAddrPort("1.2.3.4:1")}[rng.IntN(3)],
 				}
 				do(p)
@@ -260,7 +260,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				n := byte(rng.IntN(6))
 				at := byte(1 + rng.IntN(5))
 				of := []peermsg.Placement{0, 7, peermsg.PlacementOf(wire.Key{Instance: svc(names[(at-1)%4]).Instance(rng.IntN(2)), Epoch: 1})}[rng.IntN(3)]
-				hosts[n].say(instanceAt(n, at), of, peermsg.State(rng.IntN(3)))
+				hosts[n].notify(instanceAt(n, at), of, peermsg.State(rng.IntN(3)))
 				notices = append(notices, Noticed{key(n), hosts[n].notice()})
 			case 15:
 				if len(notices) > 0 {
@@ -278,7 +278,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					do(NoticeAcked{k, peermsg.NoticeAck{Serial: w.c.notices.Serial() - uint64(rng.IntN(3))}})
 				case 2:
 					do(Agreed{k, peermsg.Terms{
-						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Ways: plane.Paths{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
+						Serial: uint64(rng.IntN(9)), Ack: uint64(rng.IntN(9)), Paths: plane.Paths{Route: rng.IntN(2) == 0, VXLAN: rng.IntN(2) == 0},
 						From: ip(own), At: []netip.Addr{ip("192.168.1.7"), ip("192.168.9.7")}, Port: 7001,
 					}})
 				case 3:
@@ -294,7 +294,7 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 				if len(ups) > 0 {
 					i := rng.IntN(min(2, len(ups)))
 					if rng.IntN(4) > 0 {
-						cl.hear(ups[i])
+						cl.receive(ups[i])
 						downs = append(downs, cl.whole())
 					}
 					ups = slices.Delete(ups, i, i+1)
@@ -310,24 +310,24 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 					}
 				}
 			}
-			w.checkBooks()
+			w.checkIndexes()
 		}
 		// Finally all messages arrive.
 		w.step(Link{false})
-		ups = said(w.step(Link{true}))
+		ups = messages(w.step(Link{true}))
 		for range 100 {
 			ups = append(ups, w.pass(time.Second)...)
 			for len(ups) > 0 {
 				up := ups[0]
 				ups = ups[1:]
-				cl.hear(up)
-				ups = append(ups, said(w.step(Down{cl.whole()}))...)
+				cl.receive(up)
+				ups = append(ups, messages(w.step(Down{cl.whole()}))...)
 			}
 		}
-		w.checkBooks()
+		w.checkIndexes()
 		for n, h := range hosts {
 			w.step(Noticed{key(n), h.notice()})
-			w.checkBooks()
+			w.checkIndexes()
 			for a, x := range h.words {
 				if k, ok := w.c.peers.At(a); !w.c.peers.Has(key(n)) || x.Of == 0 || !ok || k != key(n) {
 					continue
@@ -339,16 +339,16 @@ func TestAnythingMayHappenOnTheWay(t *testing.T) {
 			}
 		}
 		d := cl.whole()
-		if d.Held != w.c.held() {
-			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.held(), d.Held, w.subscriptions(), cl.wants)
+		if d.Held != w.c.View().held() {
+			t.Fatalf("the node holds %x and should hold %x; wants %v, the cluster's %v", w.c.View().held(), d.Held, w.subscriptions(), cl.wants)
 		}
 		for _, k := range w.subscriptions() {
-			if w.c.outcome(k) == subscriptions.Unanswered {
+			if w.c.View().outcome(k) == subscriptions.Unanswered {
 				t.Fatalf("%+v is unanswered", k)
 			}
 		}
 		for k := range attachedNow {
-			if _, ok := w.c.Attached(k); !ok {
+			if _, ok := w.c.View().Attached(k); !ok {
 				t.Fatalf("%s is not attached any more", k)
 			}
 		}

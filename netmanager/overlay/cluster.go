@@ -3,6 +3,7 @@ package overlay
 import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/interest"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
@@ -13,7 +14,7 @@ func (in Self) apply(c *Core) {
 	c.self, c.described = in, true
 	c.measure.SetSelf(in.Key)
 	c.peers.SetSelf(in.Key)
-	if first || !equalJSON(old.NetSelf, in.NetSelf) {
+	if first || !step.SameJSON(old.NetSelf, in.NetSelf) {
 		c.subs.Describe()
 	}
 	c.reconsiderPeers(first || old.Key != in.Key)
@@ -44,7 +45,7 @@ func (in Link) apply(c *Core) {
 	}
 	for _, id := range c.subs.Subscribers() {
 		for _, k := range c.subs.Of(id) {
-			if c.outcome(k) == subscriptions.Unanswered {
+			if c.View().outcome(k) == subscriptions.Unanswered {
 				c.subs.Retry(c.now, k)
 			}
 		}
@@ -81,7 +82,7 @@ func (in Down) apply(c *Core) {
 	}
 	c.subs.Requested(d.RequestHeld, d.RequestWhole)
 	if current {
-		c.subs.Compare(c.now, c.held(), d.Held, d.Seq)
+		c.subs.Compare(c.now, c.View().held(), d.Held, d.Seq)
 	}
 }
 
@@ -123,7 +124,7 @@ func (c *Core) useLease(l wire.NetLease) {
 func (c *Core) records(d wire.NetDown) {
 	var absent []interest.Key
 	if d.Whole {
-		absent = c.whole.Absent(d.Of, c.heldRecords, interest.KeysOf(d.Records))
+		absent = c.whole.Absent(d.Of, c.View().heldRecords, interest.KeysOf(d.Records))
 	}
 	for _, id := range d.RemovedRoutes {
 		c.applyServices(c.services.UnsetRoute(id, true))
@@ -213,7 +214,7 @@ func (c *Core) report() {
 		return
 	}
 	up := wire.NetUp{
-		Boot: c.boot, Seq: msg.Seq, Held: c.held(), Rev: msg.Rev, Whole: msg.Whole, Subscribe: msg.Add, Unsubscribe: msg.Drop,
+		Boot: c.boot, Seq: msg.Seq, Held: c.View().held(), Rev: msg.Rev, Whole: msg.Whole, Subscribe: msg.Add, Unsubscribe: msg.Drop,
 		Measure: c.measure.Digest().Toggle(c.roundTrips.Digest()), Between: c.roundTrips.Report(c.now, msg.Resync),
 	}
 	if c.lease != nil {

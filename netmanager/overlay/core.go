@@ -19,7 +19,7 @@
 //
 // Adapters configure the kernel (netmanager/dataplane and link), reach peers (netmanager/tunnel) and the
 // cluster. They carry out orders in sequence. If the plane is new, or its last change failed, its adapter
-// replaces the contents with Core.Plane. Changes emitted before that may still be applied afterwards.
+// replaces the contents with View.Plane. Changes emitted before that may still be applied afterwards.
 //
 //	c := overlay.New(overlay.Config{Node: plane.Node{VXLAN: 4789}})
 //	err := c.Restore(docs)
@@ -82,7 +82,7 @@ const answerTime = 700 * time.Millisecond
 
 // Core decides for one node's overlay network. It is not safe for concurrent use.
 type Core struct {
-	view
+	state
 	table   *table.Table
 	retries step.Timers[netip.Addr]       // when to end the unanswered flows of draining instances
 	whole   interest.Cursor[interest.Key] // progress of a full update that the cluster sends in parts
@@ -96,7 +96,7 @@ type Core struct {
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{
-		view: view{
+		state: state{
 			cfg:       cfg,
 			endpoints: endpoints.New(cfg.Quarantine),
 			services:  services.New(),
@@ -132,7 +132,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	}
 	c.applyPeers(changes)
 	if c.notices.Changed() {
-		c.sendNotice(c.notices.Publish(c.now, c.reachable(true)))
+		c.sendNotice(c.notices.Publish(c.now, c.View().reachable(true)))
 	}
 	c.flush()
 	c.report()
@@ -151,27 +151,20 @@ func (Start) apply(c *Core) {
 		c.emit(ToTunnel, TunnelSelf{*c.lease})
 	}
 	c.emit(ToTunnel, TunnelCoord{c.measure.Coordinate()})
-	talking := c.peers.Start()
+	inUse := c.peers.Start()
 	c.renewNotices(c.endpoints.Start(c.now))
 	c.received.Start(c.now)
 	c.subs.Start(c.now)
 	c.kernel.Start(c.now, c.boot)
-	for _, k := range talking {
+	for _, k := range inUse {
 		c.emitLate(ToTunnel, TunnelMeasure{k})
 	}
 }
 
 // next returns when the next timer is due; zero: never.
 func (c *Core) next() time.Time {
-	var first time.Time
-	for _, at := range []time.Time{
-		c.subs.Next(), c.endpoints.Next(), c.kernel.Next(), c.balance.Next(), c.retries.Next(), c.measure.Next(), c.notices.Next(), c.received.Next(),
-	} {
-		if first.IsZero() || !at.IsZero() && at.Before(first) {
-			first = at
-		}
-	}
-	return first
+	return step.Earliest(c.subs.Next(), c.endpoints.Next(), c.kernel.Next(), c.balance.Next(), c.retries.Next(), c.measure.Next(),
+		c.notices.Next(), c.received.Next())
 }
 
 // expire handles all timers that are due, the earliest first.
@@ -193,7 +186,7 @@ func (c *Core) expire() {
 		case c.measure.Next():
 			c.applyMeasure(c.measure.Expire(c.now))
 		case c.notices.Next():
-			c.sendNotice(c.notices.Repeat(c.now, c.reachable(true)))
+			c.sendNotice(c.notices.Repeat(c.now, c.View().reachable(true)))
 		default:
 			c.applyMarks(c.received.Expire(c.now))
 		}
@@ -215,7 +208,7 @@ func (c *Core) retry() {
 	}
 }
 
-func (c *Core) retryLater(a netip.Addr) { c.retries.Set(a, c.now.Add(answerTime)) }
+func (c *Core) retryUnanswered(a netip.Addr) { c.retries.Set(a, c.now.Add(answerTime)) }
 
 func (c *Core) emit(to api.Addr, msg any) {
 	c.send = append(c.send, wire.Envelope{To: to, Msg: msg, Volatile: volatile(msg)})

@@ -38,31 +38,31 @@ func TestAnAttachmentKeepsItsAddress(t *testing.T) {
 	}
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	w.step(attachOf("web", 0, 1))
-	first, _ := w.c.Attached(attachOf("web", 0, 1).Key)
+	first, _ := w.c.View().Attached(attachOf("web", 0, 1).Key)
 	if first.Address != ip("10.16.0.2") || first.Address6 != ip("fd74:6c6e:1::a10:2") || first.MTU != 1400 {
 		t.Fatalf("%+v", first)
 	}
 	again := attachOf("web", 0, 1)
 	again.NetNS = "/proc/2/ns/net"
 	w.step(again)
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart()
-	w.checkBooks()
-	if a, _ := w.c.Attached(again.Key); a != first || w.c.Attachments()[0].NetNS != again.NetNS {
+	w.checkIndexes()
+	if a, _ := w.c.View().Attached(again.Key); a != first || w.c.View().Attachments()[0].NetNS != again.NetNS {
 		t.Fatalf("%+v", a)
 	}
 	w.step(attachOf("web", 0, 2)) // a new placement
-	if a, _ := w.c.Attached(attachOf("web", 0, 2).Key); a.Address == first.Address {
+	if a, _ := w.c.View().Attached(attachOf("web", 0, 2).Key); a.Address == first.Address {
 		t.Fatalf("%+v", a)
 	}
 	w.step(Detach{attachOf("web", 0, 1).Key})
 	if eff := w.step(attachOf("web", 0, 1)); !errors.Is(eff.Err, api.ErrConflict) {
 		t.Fatalf("an older placement: %v", eff.Err)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
+func TestAnExhaustedSubnetIsAnErrorAndFreedAddressesAreQuarantined(t *testing.T) {
 	w, _ := ready(t)
 	n := 1
 	for ; ; n++ {
@@ -73,8 +73,8 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 			break
 		}
 	}
-	if n != 61 || w.c.Status().Error == "" {
-		t.Fatalf("%d instances, %+v", n, w.c.Status())
+	if n != 61 || w.c.View().Status().Error == "" {
+		t.Fatalf("%d instances, %+v", n, w.c.View().Status())
 	}
 	w.step(Detach{attachOf("web", 7, 1).Key})
 	w.step(Detach{attachOf("web", 7, 1).Key}) // again
@@ -95,7 +95,7 @@ func TestAnExhaustedSubnetSaysSoAndFreedAddressesRest(t *testing.T) {
 			}
 		}
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 func TestAPortOfTheNodeIsPublishedOnce(t *testing.T) {
@@ -116,35 +116,35 @@ func TestAPortOfTheNodeIsPublishedOnce(t *testing.T) {
 	if eff := w.step(b); eff.Err != nil {
 		t.Fatal(eff.Err)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAnotherLeaseKeepsWhatIsAttached(t *testing.T) {
+func TestANewLeaseKeepsAttachedInstances(t *testing.T) {
 	w, client := ready(t)
 	l := theLease()
 	l.Rev, l.Subnet = 2, cidr("10.16.9.0/26")
 	w.answer(wire.NetDown{Lease: l})
 	w.step(attachOf("web", 0, 1))
-	if a, _ := w.c.Attached(attachOf("web", 0, 1).Key); a.Address != ip("10.16.9.2") {
+	if a, _ := w.c.View().Attached(attachOf("web", 0, 1).Key); a.Address != ip("10.16.9.2") {
 		t.Fatalf("%+v", a)
 	}
 	if _, ok := w.plane.Endpoints[client]; !ok || w.plane.Node.Subnet != l.Subnet {
 		t.Fatal("what was attached lost its address")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart()
 	w.step(Detach{attachOf("client", 0, 1).Key})
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
+func TestTheFirstPacketSubscribesAndIsReleased(t *testing.T) {
 	w, client := ready(t)
 	eff := w.step(Miss{Local: client, Remote: vip(1)})
 	want := wire.Subscription{Address: vip(1), For: svc("client")}
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) {
+	if ups := messages(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(said(eff)) > 0 { // the cluster is asked only once
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(messages(eff)) > 0 { // the cluster is asked only once
 		t.Fatalf("%+v", eff.Send)
 	}
 	eff = w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
@@ -162,15 +162,15 @@ func TestAFirstPacketAsksAndIsReleased(t *testing.T) {
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] || !w.plane.Allowed[plane.Pair{From: to, To: from}] {
 		t.Fatal(w.plane.Allowed)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart() // the tables are as before
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 10.16.2.1*1 " || w.c.services.Ident(svc("web")) != to {
 		t.Fatal(got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
+func TestLostRequestsAreRepeatedWithBackoff(t *testing.T) {
 	w, client := ready(t)
 	w.answer(wire.NetDown{})
 	start := w.now
@@ -178,7 +178,7 @@ func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
 	var at []time.Duration
 	for range 60 {
 		w.now = w.now.Add(500 * time.Millisecond)
-		for _, up := range said(w.step(Tick{})) {
+		for _, up := range messages(w.step(Tick{})) {
 			if !up.Whole {
 				at = append(at, w.now.Sub(start))
 			}
@@ -189,7 +189,7 @@ func TestALostQuestionIsAskedAgainEverMoreSlowly(t *testing.T) {
 	}
 }
 
-func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
+func TestARefusalIsValidForAWhileAndTheSubscriptionStays(t *testing.T) {
 	w, client := ready(t)
 	want := wire.Subscription{Address: vip(1), For: svc("client")}
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -198,26 +198,26 @@ func TestARefusalAnswersForAWhileAndTheWantStays(t *testing.T) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.pass(4 * time.Second)
-	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) != 1 || len(said(eff)) > 0 {
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) != 1 || len(messages(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.pass(2 * time.Second)
-	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) > 0 || len(said(eff)) != 1 {
+	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Refuse](eff)) > 0 || len(messages(eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	if eff := w.answer(wire.NetDown{}); len(orders[Refuse](eff)) != 1 { // nothing has changed
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	w.pass(3 * time.Minute)
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}}) // the service is created
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
+func TestCallsWithoutAccessAreDenied(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1)
@@ -233,10 +233,10 @@ func TestWhatMayNotBeCalledIsDenied(t *testing.T) {
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal("the new list does not count")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
+func TestIdleSubscriptionsEndAndUsedOnesAreRenewed(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.step(Miss{Local: client, Remote: vip(2)})
@@ -252,7 +252,7 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 		w.answer(wire.NetDown{})
 		used.Sources = map[netip.Addr]uint64{instanceAt(1, 1): n} // answers of one long flow to web
 		w.step(Used{used})
-		w.checkBooks()
+		w.checkIndexes()
 	}
 	if w.backendsOf(vip(1)) == "none" || w.backendsOf(vip(2)) != "none" || renewed < 5 || renewed > 10 {
 		t.Fatalf("%s, %s, renewed %d times", w.backendsOf(vip(1)), w.backendsOf(vip(2)), renewed)
@@ -267,14 +267,14 @@ func TestIdleWantsEndAndUsedOnesAreRenewed(t *testing.T) {
 func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 	w, client := ready(t)
 	w.step(attachOf("victim", 0, 1))
-	victim, _ := w.c.Attached(attachOf("victim", 0, 1).Key)
+	victim, _ := w.c.View().Attached(attachOf("victim", 0, 1).Key)
 	ups, adds := 0, 0
 	for n := range 20000 {
 		if n%100 == 0 {
 			w.now = w.now.Add(time.Second)
 		}
 		eff := w.step(Miss{Local: client, Remote: netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})})
-		for _, up := range said(eff) {
+		for _, up := range messages(eff) {
 			ups++
 			adds += len(up.Subscribe)
 		}
@@ -286,20 +286,20 @@ func TestAFloodOfUnknownDestinationsIsBounded(t *testing.T) {
 		t.Fatalf("%d messages with %d wants", ups, adds)
 	}
 	eff := w.step(Miss{Local: victim.Address, Remote: ip("10.30.200.200")})
-	if len(said(eff)) != 1 {
+	if len(messages(eff)) != 1 {
 		t.Fatal("another instance starves")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
+func TestTheServiceWithTheMostSubscriptionsMakesRoom(t *testing.T) {
 	w := newWorld(t, Config{MaxSubscriptions: 40, MaxOpen: 100})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	var at [2]netip.Addr
 	for i, name := range []string{"greedy", "modest"} {
 		w.step(attachOf(name, 0, 1))
-		a, _ := w.c.Attached(attachOf(name, 0, 1).Key)
+		a, _ := w.c.View().Attached(attachOf(name, 0, 1).Key)
 		at[i] = a.Address
 	}
 	for n := range byte(60) {
@@ -311,10 +311,10 @@ func TestWhoHasTheMostWantsMakesRoom(t *testing.T) {
 	if g, m := len(w.c.subs.Of(svc("greedy"))), len(w.c.subs.Of(svc("modest"))); g != 30 || m != 10 {
 		t.Fatalf("greedy has %d, modest %d", g, m)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
+func TestFlowsOfADeadBackendEndAndASilentPeerIsAvoided(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2, 3)}}})
@@ -352,7 +352,7 @@ func TestADeadBackendsFlowsEndAndASilentPeerIsAvoided(t *testing.T) {
 	if ch := orders[plane.Change](eff); len(ch) != 1 || len(ch[0].End) != 2 || w.backendsOf(vip(1)) != "none" {
 		t.Fatalf("%+v", ch)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 func TestWeightsFollowLoad(t *testing.T) {
@@ -379,11 +379,11 @@ func TestWeightsFollowLoad(t *testing.T) {
 		if got := w.backendsOf(vip(1)); got != c.want {
 			t.Errorf("%v: %s, want %s", c.loads, got, c.want)
 		}
-		w.checkBooks()
+		w.checkIndexes()
 	}
 }
 
-func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
+func TestClosestFollowsMeasuredRoundTripsWithHysteresis(t *testing.T) {
 	w, client := ready(t)
 	closest := ip("10.30.1.2")
 	w.step(Miss{Local: client, Remote: closest})
@@ -395,7 +395,7 @@ func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
 		for i, d := range []time.Duration{a, b, c} {
 			w.step(Path{Key: key(byte(i + 1)), Kind: api.PathDirect, RTT: d})
 		}
-		w.checkBooks()
+		w.checkIndexes()
 	}
 	for range 4 {
 		see(5*ms, 30*ms, 80*ms)
@@ -425,21 +425,21 @@ func TestClosestFollowsMeasuredDistanceWithoutFlutter(t *testing.T) {
 	if got := w.backendsOf(closest); got != "10.16.1.1*1 10.16.2.1*1 " && got != "10.16.2.1*1 " {
 		t.Fatalf("the chosen one is dead: %s", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
+func TestLocalInstancesAreReachedWithoutTheCluster(t *testing.T) {
 	w, client := ready(t)
 	web := attachOf("web", 5, 3)
 	web.Addresses = route("web", 1, 1).Addresses
 	w.step(web)
-	here, _ := w.c.Attached(web.Key)
+	here, _ := w.c.View().Attached(web.Key)
 	w.step(listens(web))
 	eff := w.step(Miss{Local: client, Remote: vip(1)})
-	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 " || len(orders[Release](eff)) != 1 || len(said(eff)) != 1 {
+	if got := w.backendsOf(vip(1)); got != here.Address.String()+"*1 " || len(orders[Release](eff)) != 1 || len(messages(eff)) != 1 {
 		t.Fatalf("%s %+v", got, eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	r := route("web", 1, 1, 1)
 	// The cluster has another placement of it on this node, which is wrong.
 	r.Backends = append(r.Backends, api.Backend{Instance: svc("web").Instance(9), Epoch: 1, Address: ip("10.16.0.40"), Peer: key(0), State: api.BackendUp})
@@ -456,14 +456,14 @@ func TestWhatIsHereIsReachedAtOnce(t *testing.T) {
 	if ch := orders[plane.Change](eff); len(ch) != 1 || !slices.Equal(ch[0].End, []netip.Addr{here.Address}) {
 		t.Fatalf("%+v", ch)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAnUnknownSourceIsAskedFor(t *testing.T) {
+func TestAnUnknownSourceIsRequested(t *testing.T) {
 	w, client := ready(t)
 	remote := instanceAt(4, 9)
-	eff := w.step(Miss{Local: client, Remote: w.c.lease.Ranges.Twin(remote)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: remote, For: svc("client")}) {
+	eff := w.step(Miss{Local: client, Remote: w.c.lease.Ranges.To6(remote)})
+	if ups := messages(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: remote, For: svc("client")}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	src := wire.Source{Address: remote, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
@@ -471,36 +471,36 @@ func TestAnUnknownSourceIsAskedFor(t *testing.T) {
 	if len(orders[Release](eff)) != 1 || w.plane.Sources[remote].Ident != w.c.services.Ident(svc("caller")) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	w.answer(wire.NetDown{Records: wire.Records{RemovedSources: []netip.Addr{remote}}})
 	if len(w.plane.Sources)+len(w.plane.Peers)+len(w.tunnel) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAStrangersHandshakeAsksForItsSubnet(t *testing.T) {
+func TestAHandshakeOfAnUnknownPeerRequestsItsSubnet(t *testing.T) {
 	w, _ := ready(t)
 	eff := w.step(PeerUnknown{Key: key(7), Claim: instanceAt(7, 5)})
-	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: instanceAt(7, 0)}) {
+	if ups := messages(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Address: instanceAt(7, 0)}) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	eff = w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{peerRecord(7, 1)}}})
 	if got := orders[TunnelPeer](eff); len(got) != 1 || got[0].Key != key(7) {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	n := 0
 	for i := range 1000 { // many keys without a record
-		n += len(said(w.step(PeerUnknown{Key: key(9), Claim: netip.AddrFrom4([4]byte{10, 17, byte(i >> 2), byte(i << 6)})})))
+		n += len(messages(w.step(PeerUnknown{Key: key(9), Claim: netip.AddrFrom4([4]byte{10, 17, byte(i >> 2), byte(i << 6)})})))
 	}
 	if n > subscriptions.Burst || w.c.subs.Len() > subscriptions.Burst+1 {
 		t.Fatalf("%d questions", n)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
+func TestManyNeighboursAreAcceptedAtOnceAndUnknownNodesAreNot(t *testing.T) {
 	w, client := ready(t)
 	neighbour := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 30, byte(100 + i>>8), byte(i)}) }
 	refused := 0
@@ -514,11 +514,11 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 	if refused > 0 || len(w.plane.Services) < 1000 {
 		t.Fatalf("%d were refused, %d are routed", refused, len(w.plane.Services))
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	asked := 0
 	for i := range 1000 { // the cluster refuses all of these addresses
 		nobody := netip.AddrFrom4([4]byte{10, 30, byte(200 + i>>8), byte(i)})
-		if len(said(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
+		if len(messages(w.step(Miss{Local: client, Remote: nobody}))) > 0 {
 			asked++
 		}
 		w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: nobody, For: attachOf("client", 0, 1).Instance.Service()}}}}})
@@ -526,28 +526,28 @@ func TestAThousandNeighboursAreMetAtOnceAndStrangersAreNot(t *testing.T) {
 	if asked > subscriptions.Burst {
 		t.Fatalf("%d questions that led nowhere", asked)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestNobodyWaitsForANameThatWasRefusedBefore(t *testing.T) {
+func TestALookupOfARefusedNameDoesNotWait(t *testing.T) {
 	w, client := ready(t)
 	// "example.com" through the search list could be service example of namespace com.
 	const name = "example.com.treeline."
 	eff := w.step(Query{Local: client, Name: name})
-	ups := said(eff)
+	ups := messages(eff)
 	if len(ups) != 1 || len(ups[0].Subscribe) != 1 || len(orders[Answered](eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: ups[0].Subscribe[0]}}}})
 	w.pass(time.Minute)
 	eff = w.step(Query{Local: client, Name: name})
-	if a := w.c.Lookup(client, name); len(said(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
+	if a := w.c.View().Lookup(client, name); len(messages(eff)) != 1 || len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestTablesOutliveTheCluster(t *testing.T) {
+func TestRecordsStayWhileTheClusterIsDisconnected(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
@@ -562,12 +562,12 @@ func TestTablesOutliveTheCluster(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // Unused records stay too: for a quiet flow, a client that comes back after a while, and for callers, on
 // the server's node.
-func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
+func TestIdleRecordsStayWhileTheClusterIsDisconnected(t *testing.T) {
 	w, client := ready(t)
 	caller, stranger := instanceAt(4, 9), instanceAt(7, 5)
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -580,7 +580,7 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w.step(Link{false})
 	there := func(when string) {
 		t.Helper()
-		w.checkBooks()
+		w.checkIndexes()
 		if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " || len(w.plane.Peers) != 3 || w.plane.Sources[caller].Ident == 0 {
 			t.Fatalf("%s: %s, %d peers, %v", when, got, len(w.plane.Peers), w.plane.Sources)
 		}
@@ -606,7 +606,7 @@ func TestIdleTablesOutliveTheClusterToo(t *testing.T) {
 	w.pass(4 * time.Minute)
 	there("when the cluster is back")
 	w.pass(3 * time.Minute)
-	w.checkBooks()
+	w.checkIndexes()
 	if w.c.subs.Len()+len(w.plane.Peers)+len(w.plane.Services)+len(w.plane.Sources) > 0 {
 		t.Fatalf("it is kept for good: %v", w.plane)
 	}
@@ -628,10 +628,10 @@ func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.2.1*1 " {
 		t.Fatalf("a whole replaces: %s", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
+func TestABackendOutsideItsPeersSubnetIsIgnored(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	r := route("web", 1, 1, 1, 2)
@@ -647,12 +647,12 @@ func TestABackendOutsideItsPeersSubnetIsNone(t *testing.T) {
 	if got := w.plane.Peers[key(3)].Subnets; len(got) > 0 {
 		t.Fatalf("a peer has %s", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-// TestTheTunnelTakesPacketsOfClaimedSubnetsOnly gives records, in addition to the node's subnet, prefixes
+// TestTheTunnelAcceptsOnlyPacketsFromThePeersSubnet gives records, in addition to the node's subnet, prefixes
 // that would let the peer send from addresses of other nodes.
-func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
+func TestTheTunnelAcceptsOnlyPacketsFromThePeersSubnet(t *testing.T) {
 	w, client := ready(t)
 	good := cidr("10.16.3.0/26")
 	bad := []netip.Prefix{
@@ -671,7 +671,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	if got := w.plane.Peers[key(3)].Subnets; !slices.Equal(got, []netip.Prefix{good}) {
 		t.Errorf("the kernel takes packets of %s from the peer, want %s", got, good)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 
 	// Another node of the cluster has the subnet now. The tunnel must get the change at once.
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -681,7 +681,7 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	if a, b := w.tunnel[key(3)].Subnets, w.tunnel[key(4)].Subnets; len(a) > 0 || !slices.Equal(b, []netip.Prefix{good}) {
 		t.Errorf("after the subnet went from one peer to another the tunnel has %s and %s", a, b)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 
 	// A peer of another cluster cannot take the subnet, regardless of its record.
 	w.step(Miss{Local: client, Remote: vip(3)})
@@ -691,10 +691,10 @@ func TestTheTunnelTakesPacketsOfClaimedSubnetsOnly(t *testing.T) {
 	if a, b := w.tunnel[key(4)].Subnets, w.tunnel[key(5)].Subnets; len(b) > 0 || !slices.Equal(a, []netip.Prefix{good}) {
 		t.Errorf("another cluster's peer has %s, our own %s", b, a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
+func TestSubscriptionsMoveToAnotherServiceThatUsesThem(t *testing.T) {
 	w, client := ready(t)
 	w.step(attachOf("other", 0, 1))
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -703,13 +703,13 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	up := said(eff)
+	up := messages(eff)
 	if len(up) != 1 || up[0].Subscribe[0].For != svc("other") || up[0].Unsubscribe[0].For != svc("client") {
 		t.Fatalf("%+v", up)
 	}
 	w.step(Link{false})
 	w.step(Detach{attachOf("other", 0, 1).Key})
-	w.checkBooks()
+	w.checkIndexes()
 	w.pass(time.Minute)
 	w.step(attachOf("other", 0, 2)) // attached again while the cluster is disconnected
 	w.pass(2 * time.Minute)
@@ -720,16 +720,16 @@ func TestWantsMoveToWhoeverStillUsesThem(t *testing.T) {
 	if !w.plane.Allowed[plane.Pair{From: from, To: to}] {
 		t.Fatal(w.plane.Allowed)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	w.step(Detach{attachOf("other", 0, 2).Key})
 	w.pass(3 * time.Minute)
 	if len(w.plane.Services)+len(w.plane.Peers)+len(w.plane.Allowed)+len(w.c.services.IDs()) > 0 {
 		t.Fatalf("%+v", w.plane)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
+func TestOneMessageMayReplaceAServiceAtAnAddress(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
@@ -743,30 +743,30 @@ func TestOneMessageMayEndAServiceAndBeginAnotherInItsPlace(t *testing.T) {
 	if got := w.plane.Services[vip(1)].Ident; got != w.c.services.Ident(svc("api")) {
 		t.Fatalf("the address is %d's", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	again.Rev = 3
 	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("api")}, Routes: []api.Route{again}}}) // removed and added again
 	if w.backendsOf(vip(1)) == "none" {
 		t.Fatal("what came was taken away with what went")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // A workload receives flows after it listens, separately for each attempt. Its own flows start at once.
-func TestFlowsWaitForAWorkloadToListen(t *testing.T) {
+func TestFlowsBeginWhenTheWorkloadListens(t *testing.T) {
 	w, client := ready(t)
 	web := attachOf("web", 5, 3)
 	web.Addresses = route("web", 1, 1).Addresses
 	w.step(web)
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	w.step(Miss{Local: client, Remote: vip(1)})
-	here, _ := w.c.Attached(web.Key)
+	here, _ := w.c.View().Attached(web.Key)
 	both := here.Address.String() + "*1 10.16.1.1*1 "
 	state := func(want string, isReady bool) {
 		t.Helper()
-		w.checkBooks()
-		if a, _ := w.c.Attached(web.Key); w.backendsOf(vip(1)) != want || a.Ready != isReady || len(w.c.Unready()) != map[bool]int{true: 1, false: 2}[isReady] {
-			t.Fatalf("flows go to %s, want %s; attached %+v, not ready %+v", w.backendsOf(vip(1)), want, a, w.c.Unready())
+		w.checkIndexes()
+		if a, _ := w.c.View().Attached(web.Key); w.backendsOf(vip(1)) != want || a.Ready != isReady || len(w.c.View().Unready()) != map[bool]int{true: 1, false: 2}[isReady] {
+			t.Fatalf("flows go to %s, want %s; attached %+v, not ready %+v", w.backendsOf(vip(1)), want, a, w.c.View().Unready())
 		}
 	}
 	state("10.16.1.1*1 ", false)

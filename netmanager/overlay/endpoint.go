@@ -51,7 +51,7 @@ func (in Detach) apply(c *Core) {
 // drain stops new flows to a workload.
 func (c *Core) drain(k wire.Key) {
 	if a, ok := c.endpoints.Drain(k); ok {
-		c.retryLater(a.Address)
+		c.retryUnanswered(a.Address)
 		c.setState(a)
 	}
 }
@@ -100,11 +100,11 @@ func (c *Core) serviceLeft(id api.ServiceID) {
 		if !ok {
 			continue // dropped by an earlier iteration
 		}
-		if c.subs.Left(c.now, id, k, c.outcome(k)) {
+		if c.subs.DropAfterLeaving(c.now, id, k, c.View().outcome(k)) {
 			c.unsubscribe(k)
-		} else if heir := c.heir(k); heir != "" {
+		} else if otherUser := c.View().otherUser(k); otherUser != "" {
 			n := k
-			n.For = heir
+			n.For = otherUser
 			if !c.subs.Has(n) && c.subscribe(n, netip.Addr{}) {
 				c.subs.Inherit(n, st.Used)
 			}

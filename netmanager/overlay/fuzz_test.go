@@ -35,7 +35,7 @@ func FuzzDown(f *testing.F) {
 		w.step(Link{true})
 		w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 		w.step(attachOf("client", 0, 1))
-		at, _ := w.c.Attached(attachOf("client", 0, 1).Key)
+		at, _ := w.c.View().Attached(attachOf("client", 0, 1).Key)
 		w.step(Miss{Local: at.Address, Remote: vip(1)})
 		w.step(Query{Local: at.Address, Name: "web.treeline."})
 		for _, raw := range [][]byte{a, b} {
@@ -62,13 +62,13 @@ func FuzzDown(f *testing.F) {
 					}
 				}
 			}
-			w.checkBooks()
+			w.checkIndexes()
 		}
-		w.c.Routes()
-		_, _, _ = w.c.Trace(svc("client").Instance(0), "10.30.1.1")
+		w.c.View().Routes()
+		_, _, _ = w.c.View().Trace(svc("client").Instance(0), "10.30.1.1")
 		w.pass(time.Minute)
-		w.checkBooks()
+		w.checkIndexes()
 		w.restart()
-		w.checkBooks()
+		w.checkIndexes()
 	})
 }

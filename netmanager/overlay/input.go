@@ -39,7 +39,7 @@ type (
 	// those of their certificates.
 	Down struct{ wire.NetDown }
 
-	// Attach gives a workload an address, which Core.Attached returns after the step.
+	// Attach gives a workload an address, which View.Attached returns after the step.
 	// Errors: ErrUnavailable (no lease yet, or all free addresses are in quarantine),
 	// ErrFull (no free address), ErrConflict (a host port is taken, or a newer placement
 	// is attached).
@@ -66,7 +66,7 @@ type (
 		Local  netip.Addr
 		Remote netip.Addr
 	}
-	// Query is the look-up of a name by the endpoint Local. Core.Lookup answers it.
+	// Query is the look-up of a name by the endpoint Local. View.Lookup answers it.
 	Query struct {
 		Local netip.Addr
 		Name  string

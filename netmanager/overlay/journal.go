@@ -1,7 +1,6 @@
 package overlay
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -39,7 +38,7 @@ func (c *Core) saveMeta() {
 // order is the order in which documents are restored: each after those that it depends on.
 var order = []string{
 	kindMeta, kindLease, services.KindCounter, services.KindIdent, endpoints.KindAttachment, endpoints.KindFreed, peers.KindPeer,
-	services.KindRoute, services.KindSource, subscriptions.Kind, kernelpath.Kind, notice.Kind, peers.KindTalk,
+	services.KindRoute, services.KindSource, subscriptions.Kind, kernelpath.Kind, notice.Kind, peers.KindInUse,
 }
 
 // Restore loads the documents that an earlier process saved, or a prefix of them, before Start. It
@@ -55,7 +54,7 @@ func (c *Core) Restore(docs []store.Doc) error {
 			return fmt.Errorf("restore %s %s: %w", d.Kind, d.Key, err)
 		}
 	}
-	c.subs.Restored(c.outcome)
+	c.subs.Restored(c.View().outcome)
 	if c.lease != nil {
 		c.subs.SetRenewal(c.lease.Interest)
 	}
@@ -90,7 +89,7 @@ func (c *Core) restore(d store.Doc) (err error) {
 		if a, err = c.endpoints.Restore(d); err == nil && a.Address.IsValid() {
 			c.setLocal(a.Service(), a.Address)
 		}
-	case peers.KindPeer, peers.KindTalk:
+	case peers.KindPeer, peers.KindInUse:
 		return c.peers.Restore(d)
 	case services.KindRoute:
 		var r api.Route
@@ -114,12 +113,6 @@ func (c *Core) restore(d store.Doc) (err error) {
 		return c.received.Restore(d, k, known)
 	}
 	return err
-}
-
-func equalJSON(a, b any) bool {
-	x, err := json.Marshal(a)
-	y, err2 := json.Marshal(b)
-	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
 var _ step.Core[Input] = (*Core)(nil)

@@ -28,7 +28,7 @@ type Answer struct {
 	Failed bool
 	open   bool         // the cluster has not answered
 	Addrs  []netip.Addr // IPv4
-	Twins  []netip.Addr // the same in IPv6
+	Addrs6 []netip.Addr // the same in IPv6
 	PTR    string
 	SRV    []Target
 	Stay   time.Duration // time to live
@@ -37,11 +37,11 @@ type Answer struct {
 // Target is the value of an SRV record: an instance, or the service if instances have no addresses of
 // their own.
 type Target struct {
-	Name    string
-	Address netip.Addr
-	Twin    netip.Addr // the same in IPv6
-	Port    uint16
-	Weight  uint16
+	Name     string
+	Address  netip.Addr
+	Address6 netip.Addr // the same in IPv6
+	Port     uint16
+	Weight   uint16
 }
 
 const (
@@ -53,11 +53,11 @@ const (
 )
 
 // Lookup answers the look-up of a name by the endpoint local. It sends nothing; Query asks the cluster.
-func (v *view) Lookup(local netip.Addr, name string) Answer {
+func (v View) Lookup(local netip.Addr, name string) Answer {
 	if v.lease == nil {
 		return Answer{Known: true}
 	}
-	a, ok := v.endpoints.At(v.lease.Ranges.Untwin(local))
+	a, ok := v.endpoints.At(v.lease.Ranges.To4(local))
 	if !ok {
 		return Answer{Known: true}
 	}
@@ -66,17 +66,17 @@ func (v *view) Lookup(local netip.Addr, name string) Answer {
 		out.Found, out.Failed = true, false
 	}
 	for _, addr := range out.Addrs {
-		if t := v.Twin(addr); t.IsValid() {
-			out.Twins = append(out.Twins, t)
+		if t := v.To6(addr); t.IsValid() {
+			out.Addrs6 = append(out.Addrs6, t)
 		}
 	}
 	for i, t := range out.SRV {
-		out.SRV[i].Twin = v.Twin(t.Address)
+		out.SRV[i].Address6 = v.To6(t.Address)
 	}
 	return out
 }
 
-func (v *view) lookup(asker api.ServiceID, name string) Answer {
+func (v View) lookup(asker api.ServiceID, name string) Answer {
 	x, ok := v.about(asker, name)
 	if !ok {
 		return Answer{Known: true, Stay: negativeTTL}
@@ -119,7 +119,7 @@ func (v *view) lookup(asker api.ServiceID, name string) Answer {
 
 // serving returns the service whose instances on this node serve a subscription by name until the cluster
 // answers.
-func (v *view) serving(k wire.Subscription) (api.ServiceID, bool) {
+func (v View) serving(k wire.Subscription) (api.ServiceID, bool) {
 	id, ok := v.services.ByName(k.Service)
 	return id, ok && v.endpoints.Count(id) > 0 && v.services.MayCall(k.For, id)
 }
@@ -180,25 +180,25 @@ func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, as
 }
 
 // named returns the name of an address, as the query that resolves to it.
-func (v *view) named(a netip.Addr) (names.Query, bool) {
+func (v View) named(a netip.Addr) (names.Query, bool) {
 	if at, ok := v.endpoints.At(a); ok {
 		return names.Query{Service: at.Service(), Policy: names.Instance, Number: at.Attach.Instance.Number()}, true
 	}
 	return v.services.Name(a)
 }
 
-// Twin returns the IPv6 address of an IPv4 address of the network.
-func (v *view) Twin(a netip.Addr) netip.Addr {
+// To6 returns the IPv6 address of an IPv4 address of the network.
+func (v View) To6(a netip.Addr) netip.Addr {
 	if v.lease == nil {
 		return netip.Addr{}
 	}
-	return v.lease.Ranges.Twin(a)
+	return v.lease.Ranges.To6(a)
 }
 
 // Covers reports whether the core answers for a PTR name: whether its address is in the network.
-func (v *view) Covers(name string) bool {
+func (v View) Covers(name string) bool {
 	a, ok := names.Reverse(name)
-	return ok && v.lease != nil && v.lease.Ranges.Untwin(a).IsValid()
+	return ok && v.lease != nil && v.lease.Ranges.To4(a).IsValid()
 }
 
 // subject is the parsed name of a look-up.
@@ -211,9 +211,9 @@ type subject struct {
 }
 
 // about parses a name. ok is false if nothing can be subscribed to for it.
-func (v *view) about(asker api.ServiceID, name string) (s subject, ok bool) {
+func (v View) about(asker api.ServiceID, name string) (s subject, ok bool) {
 	if a, is := names.Reverse(name); is {
-		a = v.lease.Ranges.Untwin(a)
+		a = v.lease.Ranges.To4(a)
 		if !a.IsValid() || v.services.IsInstance(a) && !v.endpoints.Has(a) && (v.lease.Subnet.Contains(a) || a == v.subnetOf(a).Addr()) {
 			return s, false // a node's address, or a free one of this node
 		}

@@ -36,7 +36,7 @@ func (w *world) measures(d time.Duration) map[api.PeerKey][]time.Duration {
 func TestPeersAreMeasuredWithoutFlows(t *testing.T) {
 	w, _ := ready(t)
 	w.answer(wire.NetDown{Measure: []api.Peer{peerRecord(1, 1), peerRecord(2, 1), peerRecord(0, 1), peerRecord(1, 1)}})
-	w.checkBooks()
+	w.checkIndexes()
 	got := w.measures(10 * time.Minute)
 	if len(got) != 2 {
 		t.Fatalf("%d peers are measured", len(got))
@@ -70,14 +70,14 @@ func TestPeersAreMeasuredWithoutFlows(t *testing.T) {
 	if got := w.measures(10 * time.Minute); len(got) != 0 || len(w.tunnel) != 0 {
 		t.Fatalf("%v are measured, of %v", got, w.tunnel)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestTheClusterSeesWhatIsMeasured(t *testing.T) {
+func TestMeasurementsAreReportedToTheCluster(t *testing.T) {
 	w, _ := ready(t)
-	said := func() api.Digest {
+	measured := func() api.Digest {
 		t.Helper()
-		ups := said(w.answer(wire.NetDown{RequestHeld: true}))
+		ups := messages(w.answer(wire.NetDown{RequestHeld: true}))
 		if len(ups) != 1 {
 			t.Fatalf("%d answers", len(ups))
 		}
@@ -85,27 +85,27 @@ func TestTheClusterSeesWhatIsMeasured(t *testing.T) {
 	}
 	a, b := peerRecord(1, 1), peerRecord(2, 7)
 	w.answer(wire.NetDown{Measure: []api.Peer{a, b}})
-	if got := said(); got != a.Digest().Toggle(b.Digest()) {
+	if got := measured(); got != a.Digest().Toggle(b.Digest()) {
 		t.Errorf("%x", got)
 	}
 	w.restart()
 	w.step(Link{true})
-	if got := said(); got != 0 {
+	if got := measured(); got != 0 {
 		t.Errorf("a new life has %x", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
+func TestACoordinateThatMovedIsReported(t *testing.T) {
 	w, _ := ready(t)
 	w.answer(wire.NetDown{Measure: []api.Peer{peerRecord(1, 1)}})
 	n := 0
 	for range 600 {
 		eff := w.step(Measured{Key: key(1), RTT: 30 * time.Millisecond, Coord: at(100 * time.Millisecond)})
-		if told := orders[TunnelCoord](eff); len(told) != 1 || !vivaldi.Valid(&told[0].Coordinate) {
-			t.Fatalf("its peers hear %v", told)
+		if reported := orders[TunnelCoord](eff); len(reported) != 1 || !vivaldi.Valid(&reported[0].Coordinate) {
+			t.Fatalf("its peers hear %v", reported)
 		}
-		for _, up := range said(eff) {
+		for _, up := range messages(eff) {
 			if up.Self != nil {
 				n++
 			}
@@ -125,7 +125,7 @@ func TestANodeSaysWhereItIsWhenItHasMoved(t *testing.T) {
 }
 
 // A peer that measures this node is kept, even without packets of instances.
-func TestWhoMeasuresUsIsNotForgotten(t *testing.T) {
+func TestAPeerThatMeasuresThisNodeIsKept(t *testing.T) {
 	w, _ := ready(t)
 	w.step(PeerUnknown{Key: key(3), Claim: instanceAt(3, 0)})
 	w.answer(wire.NetDown{Records: wire.Records{Peers: []api.Peer{peerRecord(3, 1)}}})
@@ -140,5 +140,5 @@ func TestWhoMeasuresUsIsNotForgotten(t *testing.T) {
 	if _, known := w.tunnel[key(3)]; known {
 		t.Fatal("it is kept")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }

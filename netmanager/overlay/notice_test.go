@@ -17,15 +17,15 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// spokenTo returns a world whose client has flows to web on nodes 1 and 2.
-func spokenTo(t *testing.T) *world {
+// worldWithPeer returns a world whose client has flows to web on nodes 1 and 2.
+func worldWithPeer(t *testing.T) *world {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
 	for n := range byte(2) {
 		w.step(Path{Key: key(n + 1), Kind: api.PathDirect})
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	return w
 }
 
@@ -38,8 +38,8 @@ func (w *world) use(d time.Duration) {
 	}
 }
 
-// tellings returns the notices and their receivers, one line each.
-func tellings(eff step.Effects) (out []string) {
+// notices returns the notices and their receivers, one line each.
+func notices(eff step.Effects) (out []string) {
 	for _, m := range orders[TunnelNotice](eff) {
 		line := fmt.Sprintf("%d:", m.Key[31])
 		for _, x := range m.Entries {
@@ -60,13 +60,13 @@ func serial(t *testing.T, eff step.Effects) uint64 {
 	t.Helper()
 	all := orders[TunnelNotice](eff)
 	if len(all) == 0 {
-		t.Fatal("nobody is told")
+		t.Fatal("nobody is reported")
 	}
 	return all[0].Serial
 }
 
 // says lets node n send a notice about its backend behind vip(1).
-func (w *world) says(n byte, serial uint64, e api.Epoch, s peermsg.State) step.Effects {
+func (w *world) noticed(n byte, serial uint64, e api.Epoch, s peermsg.State) step.Effects {
 	w.t.Helper()
 	return w.step(Noticed{key(n), peermsg.Notice{Serial: serial, Entries: []peermsg.Entry{{Address: instanceAt(n, 1), Of: webOn(n, e), State: s}}}})
 }
@@ -90,31 +90,31 @@ func (w *world) leadsTo(nodes ...byte) {
 	}
 }
 
-func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
-	w := spokenTo(t)
+func TestDepartingInstancesAreAnnouncedUntilConfirmed(t *testing.T) {
+	w := worldWithPeer(t)
 	web := attachOf("web", 5, 7)
 	w.step(web)
-	if eff := w.step(listens(web)); len(tellings(eff)) > 0 {
-		t.Errorf("news of what nobody avoids: %q", tellings(eff))
+	if eff := w.step(listens(web)); len(notices(eff)) > 0 {
+		t.Errorf("news of what nobody avoids: %q", notices(eff))
 	}
 	eff := w.step(Drain{web.Key})
 	want := []string{"1: 10.16.0.3@7 is 1", "2: 10.16.0.3@7 is 1"}
-	if got := tellings(eff); !slices.Equal(got, want) {
+	if got := notices(eff); !slices.Equal(got, want) {
 		t.Fatalf("%q", got)
 	}
 	first := serial(t, eff)
-	if eff := w.step(Drain{web.Key}); len(tellings(eff)) > 0 {
-		t.Errorf("%q is no news", tellings(eff))
+	if eff := w.step(Drain{web.Key}); len(notices(eff)) > 0 {
+		t.Errorf("%q is no news", notices(eff))
 	}
 	w.step(NoticeAcked{key(1), peermsg.NoticeAck{Serial: first}})
 	w.step(NoticeAcked{key(2), peermsg.NoticeAck{Serial: first + 1}}) // a serial that was never sent
-	if w.c.NoticesAcked() {
+	if w.c.View().NoticesAcked() {
 		t.Error("one has not confirmed")
 	}
 	n := 0
 	for range 100 {
 		w.now = w.now.Add(notice.FirstRepeat)
-		for _, line := range tellings(w.step(Tick{})) {
+		for _, line := range notices(w.step(Tick{})) {
 			if n++; line != want[1] {
 				t.Errorf("%q", line)
 			}
@@ -123,60 +123,60 @@ func TestPeersAreToldWhoLeavesUntilTheyConfirm(t *testing.T) {
 	if n != notice.Tries-1 {
 		t.Errorf("%d repetitions", n)
 	}
-	if !w.c.NoticesAcked() {
+	if !w.c.View().NoticesAcked() {
 		t.Error("who does not answer is waited for")
 	}
 	eff = w.step(Detach{web.Key})
-	if got, want := tellings(eff), []string{"1: 10.16.0.3@7 is 2", "2: 10.16.0.3@7 is 2"}; !slices.Equal(got, want) || serial(t, eff) <= first {
+	if got, want := notices(eff), []string{"1: 10.16.0.3@7 is 2", "2: 10.16.0.3@7 is 2"}; !slices.Equal(got, want) || serial(t, eff) <= first {
 		t.Errorf("%q, %d after %d", got, serial(t, eff), first)
 	}
-	if w.c.NoticesAcked() {
+	if w.c.View().NoticesAcked() {
 		t.Error("who confirmed before does not count")
 	}
 	w.step(NoticeAcked{key(1), peermsg.NoticeAck{Serial: serial(t, eff)}})
-	if !w.c.NoticesAcked() {
+	if !w.c.View().NoticesAcked() {
 		t.Error("all that answer have confirmed")
 	}
 	last := serial(t, eff)
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart()
 	eff = w.step(Session{key(2)})
-	if got, want := tellings(eff), []string{"2: 10.16.0.3@7 is 2 10.16.0.2@1 is 1"}; !slices.Equal(got, want) || serial(t, eff) <= last {
+	if got, want := notices(eff), []string{"2: 10.16.0.3@7 is 2 10.16.0.2@1 is 1"}; !slices.Equal(got, want) || serial(t, eff) <= last {
 		t.Errorf("after a restart: %q, %d after %d", got, serial(t, eff), last)
 	}
 	w.use(notice.KeepGone)
-	if got, want := tellings(w.step(Session{key(2)})), []string{"2: 10.16.0.2@1 is 1"}; !slices.Equal(got, want) {
+	if got, want := notices(w.step(Session{key(2)})), []string{"2: 10.16.0.2@1 is 1"}; !slices.Equal(got, want) {
 		t.Errorf("too long ago: %q", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // A workload that exits gets no new flows until its next attempt listens, with the same address and
 // placement.
-func TestANewAttemptTakesFlowsAgain(t *testing.T) {
-	w := spokenTo(t)
+func TestANewAttemptGetsNewFlows(t *testing.T) {
+	w := worldWithPeer(t)
 	web := attachOf("web", 5, 7)
 	w.step(web)
 	w.step(listens(web))
 	before := serial(t, w.step(Drain{web.Key}))
 	web.NetNS = "/proc/2/ns/net"
-	if got := tellings(w.step(web)); len(got) > 0 {
+	if got := notices(w.step(web)); len(got) > 0 {
 		t.Errorf("before it listens: %q", got)
 	}
 	eff := w.step(listens(web))
-	if got := tellings(eff); len(got) != 2 || got[0] != "1: 10.16.0.3@7 is 0" || serial(t, eff) <= before {
+	if got := notices(eff); len(got) != 2 || got[0] != "1: 10.16.0.3@7 is 0" || serial(t, eff) <= before {
 		t.Errorf("%q, %d after %d", got, serial(t, eff), before)
 	}
 	w.restart() // peers that missed the notice get it in a new session
-	if got := tellings(w.step(Session{key(1)})); len(got) != 1 || got[0] != "1: 10.16.0.2@1 is 1 10.16.0.3@7 is 0" && got[0] != "1: 10.16.0.3@7 is 0 10.16.0.2@1 is 1" {
+	if got := notices(w.step(Session{key(1)})); len(got) != 1 || got[0] != "1: 10.16.0.2@1 is 1 10.16.0.3@7 is 0" && got[0] != "1: 10.16.0.3@7 is 0 10.16.0.2@1 is 1" {
 		t.Errorf("%q", got)
 	}
 }
 
-func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
-	w := spokenTo(t)
+func TestANoticeOfAPeerOverridesOlderRecords(t *testing.T) {
+	w := worldWithPeer(t)
 	w.leadsTo(1, 2)
-	eff := w.says(1, 5, 1, peermsg.Draining)
+	eff := w.noticed(1, 5, 1, peermsg.Draining)
 	w.leadsTo(2)
 	sent := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { _, ok := e.Msg.(plane.Change); return ok })
 	confirmed := slices.IndexFunc(eff.Send, func(e wire.Envelope) bool { return e.Msg == TunnelNoticeAck{key(1), 5} })
@@ -185,43 +185,43 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 2, 1, 1, 2)}}})
 	w.leadsTo(2)
-	w.says(1, 4, 1, peermsg.Accepting) // out of order
+	w.noticed(1, 4, 1, peermsg.Accepting) // out of order
 	w.leadsTo(2)
-	w.checkBooks()
+	w.checkIndexes()
 
 	w.pass(5 * time.Second)
-	eff = w.says(1, 6, 1, peermsg.Gone)
+	eff = w.noticed(1, 6, 1, peermsg.Gone)
 	ended := slices.ContainsFunc(orders[plane.Change](eff), func(c plane.Change) bool { return slices.Contains(c.End, instanceAt(1, 1)) })
-	asked := slices.ContainsFunc(said(eff), func(up wire.NetUp) bool { return len(up.Subscribe) > 0 })
+	asked := slices.ContainsFunc(messages(eff), func(up wire.NetUp) bool { return len(up.Subscribe) > 0 })
 	if !ended || !asked {
 		t.Errorf("its flows end: %v; the route is asked for anew: %v", ended, asked)
 	}
-	w.says(2, 1, 1, peermsg.Draining)
+	w.noticed(2, 1, 1, peermsg.Draining)
 	w.leadsTo(2) // it still serves
-	w.says(2, 2, 0, peermsg.Gone)
+	w.noticed(2, 2, 0, peermsg.Gone)
 	w.leadsTo(2) // neither the peer nor this node has a better backend
-	w.says(2, 3, 1, peermsg.Gone)
+	w.noticed(2, 3, 1, peermsg.Gone)
 	w.leadsTo() // clients are refused at once
-	w.says(2, 4, 0, peermsg.Gone)
+	w.noticed(2, 4, 0, peermsg.Gone)
 	w.leadsTo()
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart()
 	w.leadsTo()
-	w.says(2, 5, 1, peermsg.Accepting)
+	w.noticed(2, 5, 1, peermsg.Accepting)
 	w.leadsTo(2)
-	w.checkBooks()
+	w.checkIndexes()
 
 	next := route("web", 3, 1, 1, 2)
 	next.Backends[0].Epoch = 2
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{next}}})
 	w.leadsTo(1, 2)
-	w.says(1, 7, 1, peermsg.Gone) // about an earlier placement
+	w.noticed(1, 7, 1, peermsg.Gone) // about an earlier placement
 	w.leadsTo(1, 2)
-	w.says(1, 8, 0, peermsg.Gone) // about any placement
+	w.noticed(1, 8, 0, peermsg.Gone) // about any placement
 	w.leadsTo(2)
 	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
-	w.checkBooks()
+	w.checkIndexes()
 	for k := range w.docs {
 		if k[0] == notice.Kind {
 			t.Errorf("%v is left", k)
@@ -229,25 +229,25 @@ func TestAHostsWordOutlivesOlderRecords(t *testing.T) {
 	}
 }
 
-func TestAWordEndsThoughTheClockIsSetBack(t *testing.T) {
-	w := spokenTo(t)
-	w.says(1, 5, 1, peermsg.Gone)
+func TestANoticeExpiresAfterTheClockIsSetBack(t *testing.T) {
+	w := worldWithPeer(t)
+	w.noticed(1, 5, 1, peermsg.Gone)
 	w.now = w.now.Add(-24 * time.Hour)
 	w.restart()
 	w.leadsTo(2)
 	w.use(notice.KeepMark + time.Second)
 	w.leadsTo(1, 2)
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestAPeerSpeaksForItselfAlone(t *testing.T) {
-	w := spokenTo(t)
+func TestAPeersNoticeAppliesOnlyToItsInstances(t *testing.T) {
+	w := worldWithPeer(t)
 	of := func(a netip.Addr, p peermsg.Placement) []peermsg.Entry {
 		return []peermsg.Entry{{Address: a, Of: p, State: peermsg.Gone}}
 	}
 	w.step(Noticed{key(2), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}})
 	w.step(Noticed{key(2), peermsg.Notice{Serial: 2, Entries: of(ip("10.30.1.1"), 1)}})
-	w.step(Noticed{key(2), peermsg.Notice{Serial: 3, Entries: of(w.c.List()[0].Address, 1)}})
+	w.step(Noticed{key(2), peermsg.Notice{Serial: 3, Entries: of(w.c.View().List()[0].Address, 1)}})
 	w.step(Noticed{key(9), peermsg.Notice{Serial: 1, Entries: of(instanceAt(1, 1), webOn(1, 1))}}) // a peer without a record
 	w.leadsTo(1, 2)
 	if n := w.c.received.Count(key(2)); n > 0 {
@@ -268,11 +268,11 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 		t.Errorf("%d words are remembered", n)
 	}
 	w.leadsTo(1, 2)
-	w.checkBooks()
+	w.checkIndexes()
 	w.restart()
-	w.checkBooks()
+	w.checkIndexes()
 	w.answer(wire.NetDown{Whole: true, Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Address: vip(1), For: svc("client")}}}}})
-	w.checkBooks()
+	w.checkIndexes()
 	for k := range w.docs {
 		if k[0] == notice.Kind {
 			t.Errorf("%v is left of a peer that is gone", k)
@@ -280,8 +280,8 @@ func TestAPeerSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-func TestWhoKnowsOfNobodyIsTold(t *testing.T) {
-	w := spokenTo(t)
+func TestAPeerWithoutRecordsGetsTheNotice(t *testing.T) {
+	w := worldWithPeer(t)
 	web := attachOf("web", 5, 7)
 	w.step(web)
 	for a, want := range map[netip.Addr]string{
@@ -289,30 +289,30 @@ func TestWhoKnowsOfNobodyIsTold(t *testing.T) {
 	} {
 		w.now = w.now.Add(time.Second)
 		eff := w.step(Stray{key(1), a})
-		if got := tellings(eff); len(got) > 1 || len(got) == 1 && got[0] != want || len(got) == 0 && want != "" {
+		if got := notices(eff); len(got) > 1 || len(got) == 1 && got[0] != want || len(got) == 0 && want != "" {
 			t.Errorf("%s: %q", a, got)
 		}
 	}
 	n := 0
 	for i := range 1000 {
 		w.now = w.now.Add(time.Millisecond)
-		n += len(tellings(w.step(Stray{key(1), ip("10.16.0.9").Next()})))
-		n += len(tellings(w.step(Stray{key(7), netip.AddrFrom4([4]byte{10, 16, 0, byte(10 + i%50)})}))) // a peer without a record
+		n += len(notices(w.step(Stray{key(1), ip("10.16.0.9").Next()})))
+		n += len(notices(w.step(Stray{key(7), netip.AddrFrom4([4]byte{10, 16, 0, byte(10 + i%50)})}))) // a peer without a record
 	}
 	if n < 9 || n > 11 {
-		t.Errorf("told %d times in a second", n)
+		t.Errorf("reported %d times in a second", n)
 	}
 	w.step(Detach{web.Key})
 	w.now = w.now.Add(time.Second)
-	if got := tellings(w.step(Stray{key(2), ip("10.16.0.3")})); len(got) == 0 || got[len(got)-1] != "2: 10.16.0.3@7 is 2" {
+	if got := notices(w.step(Stray{key(2), ip("10.16.0.3")})); len(got) == 0 || got[len(got)-1] != "2: 10.16.0.3@7 is 2" {
 		t.Errorf("%q", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // Notices are bounded. They keep the latest entries.
-func TestOnlyTheLatestIsTold(t *testing.T) {
-	w := spokenTo(t)
+func TestANoticeHasOnlyTheLatestEntries(t *testing.T) {
+	w := worldWithPeer(t)
 	for i := range 200 {
 		web := attachOf("web", i, 7)
 		if eff := w.step(web); eff.Err != nil {
@@ -325,5 +325,5 @@ func TestOnlyTheLatestIsTold(t *testing.T) {
 		}
 		w.use(endpoints.MinQuarantine)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }

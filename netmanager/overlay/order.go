@@ -29,9 +29,9 @@ type (
 	TunnelMeasure struct{ Key api.PeerKey }
 	// TunnelCoord is the node's coordinate, which the tunnel sends to peers that measure the round trip.
 	TunnelCoord struct{ api.Coordinate }
-	// TunnelHere lists the addresses of all endpoints on this node. The tunnel reports packets from peers
+	// TunnelAddresses lists the addresses of all endpoints on this node. The tunnel reports packets from peers
 	// to other addresses of the subnet as Stray.
-	TunnelHere struct{ Addresses []netip.Addr }
+	TunnelAddresses struct{ Addresses []netip.Addr }
 	// TunnelNotice sends a peer a notice, and starts a session if there is none. It may be lost.
 	TunnelNotice struct {
 		Key api.PeerKey

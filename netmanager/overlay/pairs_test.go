@@ -10,7 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
+func TestRoundTripsOfTCPAreMeasuredBetweenServices(t *testing.T) {
 	w, client := ready(t)
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1, 2)}}})
@@ -18,7 +18,7 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	ms := time.Millisecond
 	w.step(Sampled{[]Flow{
 		{Local: client, Remote: vip(1), Sockets: 3, RTT: 4 * ms, Least: 2 * ms, Sent: 90},
-		{Local: w.c.lease.Ranges.Twin(client), Remote: w.c.lease.Ranges.Twin(far), Sockets: 1, RTT: 8 * ms, Least: 3 * ms, Sent: 10, Again: 5},
+		{Local: w.c.lease.Ranges.To6(client), Remote: w.c.lease.Ranges.To6(far), Sockets: 1, RTT: 8 * ms, Least: 3 * ms, Sent: 10, Retransmitted: 5},
 		{Local: ip("10.16.99.99"), Remote: vip(1), Sockets: 1, RTT: ms, Least: ms},                            // no such endpoint
 		{Local: client, Remote: ip("203.0.113.1"), Sockets: 1, RTT: ms, Least: ms},                            // outside the overlay
 		{Local: client, Remote: ip("10.16.200.1"), Sockets: 1, RTT: ms, Least: ms},                            // unknown address
@@ -29,22 +29,22 @@ func TestTCPTellsHowFarApartServicesAre(t *testing.T) {
 	at, _ := w.c.endpoints.At(client)
 	own := at.Service()
 	want := api.PairStatus{Local: own, Remote: svc("web"), RTT: 5 * ms, Least: 2 * ms, Again: 0.05, Connections: 4, Seen: w.now}
-	if got := w.c.Pairs(); len(got) != 2 || got[0].Remote != own || got[1] != want {
+	if got := w.c.View().Pairs(); len(got) != 2 || got[0].Remote != own || got[1] != want {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
-	if r := w.c.Routes(); len(r) != 1 || len(r[0].Pairs) != 1 || r[0].Pairs[0] != want {
+	if r := w.c.View().Routes(); len(r) != 1 || len(r[0].Pairs) != 1 || r[0].Pairs[0] != want {
 		t.Errorf("%+v", r)
 	}
-	tr, _, err := w.c.Trace(at.Attach.Instance, vip(1).String())
+	tr, _, err := w.c.View().Trace(at.Attach.Instance, vip(1).String())
 	if err != nil || !strings.Contains(fmt.Sprint(tr.Steps), "{latency 5ms, 2ms at least, by 4 connections 0s ago; 5.0 % of segments sent again true}") {
 		t.Errorf("%+v, %v", tr, err)
 	}
 	w.now = w.now.Add(wire.MaxNetPairAge)
-	if got := w.c.Pairs(); len(got) != 2 { // nothing was stepped
+	if got := w.c.View().Pairs(); len(got) != 2 { // nothing was stepped
 		t.Errorf("%+v", got)
 	}
 	w.step(Sampled{})
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // Without probes, the node's coordinate follows the TCP round trip of the nearest connection to each
@@ -81,7 +81,7 @@ func TestTCPMovesTheCoordinateWhereNobodyProbes(t *testing.T) {
 	if !sample(20 * time.Millisecond) {
 		t.Error("it does not count when the probe is old")
 	}
-	if w.step(Sampled{[]Flow{{Local: client, Remote: vip(1), Sockets: 1, RTT: time.Second, Least: time.Second}}}); !w.c.Peers()[1].Measured.IsZero() {
+	if w.step(Sampled{[]Flow{{Local: client, Remote: vip(1), Sockets: 1, RTT: time.Second, Least: time.Second}}}); !w.c.View().Peers()[1].Measured.IsZero() {
 		t.Error("a semantic address is somebody's")
 	}
 }
@@ -92,7 +92,7 @@ func TestKernelPathsAreObserved(t *testing.T) {
 	w := peered(t)
 	w.now = w.now.Add(time.Hour)
 	w.agrees(1, w.c.kernel.Status(key(1)).Accepts)
-	if st := w.c.Peers()[0]; st.Path != api.PathRoute || st.Kernel != nil {
+	if st := w.c.View().Peers()[0]; st.Path != api.PathRoute || st.Kernel != nil {
 		t.Fatalf("%+v", st)
 	} else if _, known := st.Carried(); known {
 		t.Error("what it carries is known before anybody looked")
@@ -115,12 +115,12 @@ func TestKernelPathsAreObserved(t *testing.T) {
 	if asked != 3 {
 		t.Errorf("measured %d times in 30 s", asked)
 	}
-	st := w.c.Peers()[0]
+	st := w.c.View().Peers()[0]
 	if c, known := st.Carried(); !known || c != (api.Carried{Sent: 2900, Received: 2610}) {
 		t.Errorf("%+v", st)
 	}
 	w.step(Measured{Key: key(1), RTT: time.Millisecond})
-	if st := w.c.Peers()[0]; !st.Measured.Equal(w.now) {
+	if st := w.c.View().Peers()[0]; !st.Measured.Equal(w.now) {
 		t.Errorf("measured %s", st.Measured)
 	}
 }

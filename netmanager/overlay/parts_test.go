@@ -50,9 +50,9 @@ func recordAt(n byte) record {
 	}
 }
 
-// TestWhatAPartDoesNotHaveGoes sends parts in any order, twice, with other bounds and with changes in
+// TestRecordsMissingFromAPartAreRemoved sends parts in any order, twice, with other bounds and with changes in
 // between, and compares the result with a set that applies each part.
-func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
+func TestRecordsMissingFromAPartAreRemoved(t *testing.T) {
 	const many = 32
 	rapid.Check(t, func(rt *rapid.T) {
 		w, client := ready(t)
@@ -95,22 +95,22 @@ func TestWhatAPartDoesNotHaveGoes(t *testing.T) {
 			for n := range held {
 				want = want.Toggle(recordAt(n).digest)
 			}
-			if w.c.held() != want {
+			if w.c.View().held() != want {
 				var is []string
-				for k := range w.c.heldRecords {
+				for k := range w.c.View().heldRecords {
 					is = append(is, k.Name())
 				}
 				rt.Fatalf("after %+v it holds %q, should %v", d, is, held)
 			}
 		}
 		w.answer(wire.NetDown{Whole: true, Of: wire.Span{After: "z"}}) // the last
-		w.checkBooks()
+		w.checkIndexes()
 	})
 }
 
-// TestPartsCostWhatTheyCarry sends a large state in few parts and in many. The total cost must be the
+// TestCostOfPartsIsProportionalToTheirSize sends a large state in few parts and in many. The total cost must be the
 // same.
-func TestPartsCostWhatTheyCarry(t *testing.T) {
+func TestCostOfPartsIsProportionalToTheirSize(t *testing.T) {
 	const many = 4000
 	w, _ := ready(t)
 	var all []wire.Source

@@ -11,7 +11,7 @@ import (
 )
 
 // Plane returns the full desired state of the plane. Its cost is linear in the result.
-func (v *view) Plane() plane.State {
+func (v View) Plane() plane.State {
 	st := plane.State{Node: v.planeNode()}
 	for _, a := range v.endpoints.Addresses() {
 		e, _ := v.planeEndpoint(a)
@@ -37,7 +37,7 @@ func (v *view) Plane() plane.State {
 	return st
 }
 
-func (v *view) planeNode() plane.Node {
+func (v View) planeNode() plane.Node {
 	n := v.cfg.Node
 	if v.lease != nil {
 		n.Ranges, n.Subnet = v.lease.Ranges, v.lease.Subnet
@@ -45,7 +45,7 @@ func (v *view) planeNode() plane.Node {
 	return n
 }
 
-func (v *view) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
+func (v View) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
 	a, ok := v.endpoints.At(addr)
 	if !ok {
 		return plane.Endpoint{}, false
@@ -55,7 +55,7 @@ func (v *view) planeEndpoint(addr netip.Addr) (plane.Endpoint, bool) {
 	}, true
 }
 
-func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
+func (v View) planeSource(a netip.Addr) (plane.Source, bool) {
 	id, _ := v.services.Owner(a)
 	ident := v.services.Ident(id)
 	return plane.Source{Address: a, Ident: ident}, ident != 0 && !v.endpoints.Has(a)
@@ -63,18 +63,18 @@ func (v *view) planeSource(a netip.Addr) (plane.Source, bool) {
 
 // planeServices returns the desired plane entries for a service's semantic addresses. Without a route, it
 // returns only addresses with a subscription. Packets to the others are misses and cause a subscription.
-func (v *view) planeServices(id api.ServiceID) []plane.Service {
+func (v View) planeServices(id api.ServiceID) []plane.Service {
 	routed := v.services.Route(id) != nil
 	if !routed && v.endpoints.Count(id) == 0 {
 		return nil
 	}
 	return v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), v.backends(id), func(a netip.Addr) bool {
 		o, _ := v.services.Semantic(a)
-		return o == id && (routed || v.subs.Wanted(a))
+		return o == id && (routed || v.subs.Subscribed(a))
 	})
 }
 
-func (v *view) planePeer(k api.PeerKey) (plane.Peer, bool) {
+func (v View) planePeer(k api.PeerKey) (plane.Peer, bool) {
 	q, ok := v.peers.Get(k)
 	if !ok || k == v.self.Key {
 		return plane.Peer{}, false
@@ -99,18 +99,18 @@ func (c *Core) flush() {
 		d.Access.Add(c.services.IDs()...)
 		d.Sources.Add(append(c.services.Owned(), c.table.Sources()...)...)
 		d.Peers.Add(c.peers.Keys()...)
-		t.SetNode(c.planeNode())
+		t.SetNode(c.View().planeNode())
 	}
 	for a := range d.Endpoints {
 		d.Sources.Add(a) // only a remote address can be a source
 	}
 	of := map[api.ServiceID][]plane.Service{}
 	for id := range d.Services {
-		if c.services.Forget(id) {
+		if c.services.Remove(id) {
 			c.balance.Remove(id)
 			d.Access.Add(id)
 		}
-		of[id] = c.planeServices(id)
+		of[id] = c.View().planeServices(id)
 	}
 	t.SetServices(of)
 	var permissions []table.Permissions
@@ -123,23 +123,23 @@ func (c *Core) flush() {
 	}
 	t.SetPairs(permissions)
 	if len(d.Endpoints) > 0 || d.Silent {
-		c.emit(ToTunnel, TunnelHere{c.endpoints.Addresses()})
+		c.emit(ToTunnel, TunnelAddresses{c.endpoints.Addresses()})
 	}
 	for _, a := range sorted.Addrs(d.Endpoints) {
-		e, ok := c.planeEndpoint(a)
+		e, ok := c.View().planeEndpoint(a)
 		t.SetEndpoint(a, e, ok)
 	}
 	for _, a := range sorted.Addrs(d.Sources) {
-		s, ok := c.planeSource(a)
+		s, ok := c.View().planeSource(a)
 		t.SetSource(a, s, ok)
 	}
 	for _, k := range sorted.Peers(d.Peers) {
-		p, ok := c.planePeer(k)
+		p, ok := c.View().planePeer(k)
 		if t.SetPeer(k, p, ok) {
 			c.emit(ToTunnel, TunnelDrop{k})
 		}
 		if ok {
-			if p, news := c.peers.Tunnel(k, false); news {
+			if p, changed := c.peers.Tunnel(k, false); changed {
 				c.emit(ToTunnel, TunnelPeer{p})
 			}
 		}

@@ -22,12 +22,12 @@ func retried(eff step.Effects) (all []netip.Addr) {
 
 // A draining instance may have died: flows that it does not answer soon go elsewhere, and answered flows
 // stay.
-func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
-	w := spokenTo(t)
+func TestUnansweredFlowsToADrainingInstanceAreMoved(t *testing.T) {
+	w := worldWithPeer(t)
 	web := attachOf("web", 5, 7)
 	w.step(web)
 	w.step(listens(web))
-	here, _ := w.c.Attached(web.Key)
+	here, _ := w.c.View().Attached(web.Key)
 	n := uint64(1)
 	later := func(d time.Duration) []netip.Addr {
 		w.now = w.now.Add(d)
@@ -44,9 +44,9 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 			w.step(web)
 			w.step(listens(web))
 		}},
-		{instanceAt(1, 1), func() step.Effects { n++; return w.says(1, n, 1, peermsg.Draining) }, func() {
+		{instanceAt(1, 1), func() step.Effects { n++; return w.noticed(1, n, 1, peermsg.Draining) }, func() {
 			n++
-			w.says(1, n, 1, peermsg.Accepting)
+			w.noticed(1, n, 1, peermsg.Accepting)
 		}},
 	} {
 		if got := retried(tt.goes()); len(got) > 0 {
@@ -74,5 +74,5 @@ func TestWhatNobodyAnswersBeginsAnew(t *testing.T) {
 	if got := later(answerTime); !slices.Equal(got, []netip.Addr{here.Address}) {
 		t.Errorf("its process has ended: %v", got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }

@@ -14,16 +14,16 @@ import (
 )
 
 // Attached returns the attachment of a workload; ok is false if there is none.
-func (v *view) Attached(k wire.Key) (a wire.Attached, ok bool) {
+func (v View) Attached(k wire.Key) (a wire.Attached, ok bool) {
 	at, ok := v.endpoints.Get(k)
 	if !ok {
 		return a, false
 	}
-	return wire.Attached{Key: k, Address: at.Address, Address6: v.Twin(at.Address), MTU: v.cfg.MTU, Ready: at.Ready}, true
+	return wire.Attached{Key: k, Address: at.Address, Address6: v.To6(at.Address), MTU: v.cfg.MTU, Ready: at.Ready}, true
 }
 
 // Unready lists the attachments that do not listen yet, sorted by key.
-func (v *view) Unready() (out []wire.Attach) {
+func (v View) Unready() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		if !a.Ready {
 			out = append(out, a.Attach)
@@ -34,7 +34,7 @@ func (v *view) Unready() (out []wire.Attach) {
 
 // Attachments lists the requests of all attachments, sorted by key. The links of endpoints are made from
 // them.
-func (v *view) Attachments() (out []wire.Attach) {
+func (v View) Attachments() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
 		out = append(out, a.Attach)
 	}
@@ -42,7 +42,7 @@ func (v *view) Attachments() (out []wire.Attach) {
 }
 
 // List lists the attachments with their addresses, sorted by key.
-func (v *view) List() (out []wire.Attached) {
+func (v View) List() (out []wire.Attached) {
 	for _, a := range v.endpoints.All() {
 		at, _ := v.Attached(a.Attach.Key)
 		out = append(out, at)
@@ -51,7 +51,7 @@ func (v *view) List() (out []wire.Attached) {
 }
 
 // Lease returns the node's lease; ok is false if there is none.
-func (v *view) Lease() (l wire.NetLease, ok bool) {
+func (v View) Lease() (l wire.NetLease, ok bool) {
 	if v.lease == nil {
 		return l, false
 	}
@@ -59,7 +59,7 @@ func (v *view) Lease() (l wire.NetLease, ok bool) {
 }
 
 // Status returns the state of the node's network.
-func (v *view) Status() api.NetStatus {
+func (v View) Status() api.NetStatus {
 	st := api.NetStatus{Ready: v.lease != nil, Key: v.self.Key, Mapped: slices.Clone(v.self.Mapped)}
 	if v.lease == nil {
 		st.Error = "the cluster has not given the node a lease yet"
@@ -73,14 +73,14 @@ func (v *view) Status() api.NetStatus {
 }
 
 // NoticesAcked reports whether all peers that answer have confirmed the last notice.
-func (v *view) NoticesAcked() bool { return v.notices.Confirmed(v.reachable(false)) }
+func (v View) NoticesAcked() bool { return v.notices.Confirmed(v.reachable(false)) }
 
 // Pairs lists, in order, the pairs of services with the round trips that TCP observed in the last
 // minutes.
-func (v *view) Pairs() []api.PairStatus { return v.roundTrips.Pairs(v.now) }
+func (v View) Pairs() []api.PairStatus { return v.roundTrips.Pairs(v.now) }
 
 // Routes lists the routes in the order of their services, then the open subscriptions.
-func (v *view) Routes() []api.RouteStatus {
+func (v View) Routes() []api.RouteStatus {
 	var out []api.RouteStatus
 	pairs := map[api.ServiceID][]api.PairStatus{}
 	for _, p := range v.Pairs() {
@@ -114,7 +114,7 @@ func (v *view) Routes() []api.RouteStatus {
 	return out
 }
 
-func (v *view) routeStatus(r api.Route) api.RouteStatus {
+func (v View) routeStatus(r api.Route) api.RouteStatus {
 	st := api.RouteStatus{Route: r, Latency: map[string]time.Duration{}}
 	all := v.backends(r.Service)
 	for _, b := range all {
@@ -141,14 +141,14 @@ func (v *view) routeStatus(r api.Route) api.RouteStatus {
 }
 
 // Peers lists the peers with their paths. The tunnel adds its counters.
-func (v *view) Peers() (out []api.PeerStatus) {
+func (v View) Peers() (out []api.PeerStatus) {
 	for _, k := range v.peers.Keys() {
 		out = append(out, v.peerStatus(k))
 	}
 	return out
 }
 
-func (v *view) peerStatus(k api.PeerKey) api.PeerStatus {
+func (v View) peerStatus(k api.PeerKey) api.PeerStatus {
 	p, _ := v.peers.Get(k)
 	kernel := v.kernel.Status(k)
 	st := api.PeerStatus{
@@ -165,7 +165,7 @@ func (v *view) peerStatus(k api.PeerKey) api.PeerStatus {
 		st.Reason = kernel.Reason
 	case p.Path.Silent:
 		st.Reason = "it does not answer"
-	case p.Path.Kind == api.PathDirect && !p.Path.Plain:
+	case p.Path.Kind == api.PathDirect && !p.Path.NoNAT:
 		st.Reason = "there is a NAT between the nodes"
 	case p.Path.Kind == api.PathDirect:
 		st.Reason = "the nodes are not in one unencrypted network"
@@ -176,8 +176,8 @@ func (v *view) peerStatus(k api.PeerKey) api.PeerStatus {
 // Trace returns what would happen to a new flow from an instance on this node to a name or an address. It
 // sends nothing. If the cluster has to be asked first, the Input asks it, and a later Trace has the
 // answer. It fails with ErrNotFound if the instance is not on this node.
-func (v *view) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error) {
-	t := tracer{view: v, out: api.NetTrace{From: from, To: to, OK: true}}
+func (v View) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error) {
+	t := tracer{View: v, out: api.NetTrace{From: from, To: to, OK: true}}
 	found := false
 	for _, a := range v.endpoints.Of(from.Service()) {
 		if a.Attach.Instance == from && (!found || a.Attach.Epoch > t.epoch) {
@@ -203,7 +203,7 @@ func (v *view) Trace(from api.InstanceID, to string) (api.NetTrace, Input, error
 }
 
 type tracer struct {
-	*view
+	View
 	asker api.ServiceID
 	local netip.Addr
 	epoch api.Epoch
@@ -237,7 +237,7 @@ func (t *tracer) resolve(to string) (a netip.Addr, ask Input, ok bool) {
 			t.note(true, "name", "%s is %s", name, addr)
 		}
 	}
-	if a = t.lease.Ranges.Untwin(addr); !a.IsValid() {
+	if a = t.lease.Ranges.To4(addr); !a.IsValid() {
 		t.note(true, "route", "%s is outside the overlay network: it is reached with the host's address, unless closed", addr)
 	}
 	return a, nil, a.IsValid()

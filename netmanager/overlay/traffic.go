@@ -13,7 +13,7 @@ func (in Miss) apply(c *Core) {
 	if c.lease == nil {
 		return
 	}
-	local, remote := c.lease.Ranges.Untwin(in.Local), c.lease.Ranges.Untwin(in.Remote)
+	local, remote := c.lease.Ranges.To4(in.Local), c.lease.Ranges.To4(in.Remote)
 	refuse := func(denied bool) { c.emitLate(ToQueue, Refuse{Local: local, Remote: remote, Denied: denied}) }
 	a, ok := c.endpoints.At(local)
 	to, here := c.endpoints.At(remote)
@@ -33,7 +33,7 @@ func (in Miss) apply(c *Core) {
 	}
 	k := wire.Subscription{Address: remote, For: a.Service()}
 	known := c.subs.Has(k)
-	if known && c.outcome(k) == subscriptions.Unanswered {
+	if known && c.View().outcome(k) == subscriptions.Unanswered {
 		c.subs.Use(c.now, k)
 		c.subs.Wait(k, local)
 		return
@@ -43,7 +43,7 @@ func (in Miss) apply(c *Core) {
 		return
 	}
 	c.subs.Use(c.now, k)
-	switch o := c.outcome(k); {
+	switch o := c.View().outcome(k); {
 	case o == subscriptions.Answered:
 		c.subs.Refund(k)
 		c.resend(remote)
@@ -59,7 +59,6 @@ func (in Miss) apply(c *Core) {
 	}
 }
 
-// resend repeats the plane entries of an address.
 func (c *Core) resend(a netip.Addr) {
 	id, _ := c.services.Semantic(a)
 	c.table.ResendService(a, id)
@@ -76,7 +75,7 @@ func (c *Core) serveLocally(k wire.Subscription) {
 		return
 	}
 	allowed := c.services.MayCall(k.For, id)
-	c.reply(c.subs.Unwait(k, !allowed))
+	c.reply(c.subs.EndWait(k, !allowed))
 	if allowed {
 		c.table.Touched.Services.Add(id)
 		c.emitLate(ToQueue, Release{k.Address})
@@ -96,10 +95,10 @@ func (in PeerUnknown) apply(c *Core) {
 	if c.lease == nil || !c.lease.Ranges.Instances.Contains(in.Claim) || c.lease.Subnet.Contains(in.Claim) || !c.subs.Spend(c.now, netip.Addr{}) {
 		return
 	}
-	k := wire.Subscription{Address: c.subnetOf(in.Claim).Addr()}
+	k := wire.Subscription{Address: c.View().subnetOf(in.Claim).Addr()}
 	switch {
 	case c.subs.Has(k):
-		c.subs.RequestPeer(c.now, k, c.outcome(k)) // the known holder of the subnet may be out of date
+		c.subs.RequestPeer(c.now, k, c.View().outcome(k)) // the known holder of the subnet may be out of date
 	case !c.subscribe(k, netip.Addr{}):
 		return
 	}
@@ -110,27 +109,26 @@ func (in Query) apply(c *Core) {
 	if c.lease == nil {
 		return
 	}
-	a, ok := c.endpoints.At(c.lease.Ranges.Untwin(in.Local))
+	a, ok := c.endpoints.At(c.lease.Ranges.To4(in.Local))
 	if !ok {
 		return
 	}
-	s, ok := c.about(a.Service(), in.Name)
-	if _, known := c.named(s.key.Address); !ok || known {
+	s, ok := c.View().about(a.Service(), in.Name)
+	if _, known := c.View().named(s.key.Address); !ok || known {
 		return
 	}
 	name := strings.ToLower(in.Name) // a query in another case waits for the same answer
 	k := c.subs.Spelling(s.key)
 	if !c.subs.Has(k) && (!c.subs.Spend(c.now, a.Address) || !c.subscribe(k, a.Address)) ||
-		!c.subs.Query(c.now, k, name, a.Address, c.outcome(k)) {
+		!c.subs.Query(c.now, k, name, a.Address, c.View().outcome(k)) {
 		c.emitLate(ToResolver, Answered{name})
 	}
 }
 
-// apply marks the subscriptions to addresses with traffic as used.
 func (in Used) apply(c *Core) {
 	use := func(id api.ServiceID) {
 		if c.services.Route(id) != nil {
-			c.subs.Use(c.now, c.subscriptionsTo(id)...)
+			c.subs.Use(c.now, c.View().subscriptionsTo(id)...)
 		}
 	}
 	semantic, instances := c.subs.Usage(in.Usage)
@@ -155,7 +153,7 @@ func (in Used) apply(c *Core) {
 // room.
 func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 	for {
-		victim, ok := c.subs.Room(k.For)
+		victim, ok := c.subs.MakeRoom(k.For)
 		if !ok {
 			return false
 		}
@@ -164,7 +162,7 @@ func (c *Core) subscribe(k wire.Subscription, payer netip.Addr) bool {
 		}
 		c.unsubscribe(*victim)
 	}
-	c.reply(c.subs.Add(c.now, k, payer, c.outcome(k)))
+	c.reply(c.subs.Add(c.now, k, payer, c.View().outcome(k)))
 	if id, ok := c.services.Semantic(k.Address); ok { // the plane has only addresses with a subscription
 		c.table.Touched.Services.Add(id)
 	}
@@ -185,7 +183,7 @@ func (c *Core) unsubscribe(k wire.Subscription) {
 		c.table.Touched.Services.Add(id)
 		c.release(id)
 	}
-	if c.subs.Wanted(k.Address) {
+	if c.subs.Subscribed(k.Address) {
 		return
 	}
 	c.applyServices(c.services.UnsetSource(k.Address))
@@ -196,7 +194,7 @@ func (c *Core) unsubscribe(k wire.Subscription) {
 
 // release drops a route to which no subscription leads.
 func (c *Core) release(id api.ServiceID) {
-	if c.services.Route(id) != nil && len(c.subscriptionsTo(id)) == 0 {
+	if c.services.Route(id) != nil && len(c.View().subscriptionsTo(id)) == 0 {
 		c.applyServices(c.services.UnsetRoute(id, false))
 	}
 }
@@ -206,7 +204,7 @@ func (c *Core) request(id api.ServiceID) {
 	if c.services.Route(id) == nil {
 		return
 	}
-	for _, k := range c.subscriptionsTo(id) {
+	for _, k := range c.View().subscriptionsTo(id) {
 		if c.subs.Request(c.now, k) {
 			return
 		}
@@ -216,7 +214,7 @@ func (c *Core) request(id api.ServiceID) {
 // settle applies the outcomes of subscriptions, which may have changed.
 func (c *Core) settle(keys []wire.Subscription) {
 	for _, k := range keys {
-		c.reply(c.subs.Settle(c.now, k, c.outcome(k)))
+		c.reply(c.subs.Settle(c.now, k, c.View().outcome(k)))
 	}
 }
 
@@ -239,9 +237,9 @@ func (c *Core) subscriptionDue(d subscriptions.Due) {
 	case d.Poll:
 		c.emit(ToPlane, Ask{})
 	case d.Ask != none:
-		c.subs.AskAgain(c.now, d.Ask, c.outcome(d.Ask))
+		c.subs.RequestAgain(c.now, d.Ask, c.View().outcome(d.Ask))
 	case d.Idle != none:
-		if c.subs.Idle(c.now, d.Idle, c.outcome(d.Idle)) {
+		if c.subs.Idle(c.now, d.Idle, c.View().outcome(d.Idle)) {
 			c.unsubscribe(d.Idle)
 		}
 	case d.Left != "" && c.endpoints.Count(d.Left) == 0:

@@ -18,8 +18,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/subscriptions"
 )
 
-// view answers questions that need several machines. Its methods have no observable effect.
-type view struct {
+// state is what the core changes and a View reads.
+type state struct {
 	cfg       Config
 	now       time.Time
 	boot      uint64 // number of this process
@@ -39,13 +39,20 @@ type view struct {
 	roundTrips *measure.Services
 }
 
+// View answers questions about a core, of which most need several machines. Its methods change nothing
+// that can be observed. It always shows the present state, and is for the goroutine that owns the core.
+type View struct{ *state }
+
+// View returns the view of the core.
+func (c *Core) View() View { return View{&c.state} }
+
 // held is the digest of all records.
-func (v *view) held() api.Digest {
+func (v View) held() api.Digest {
 	return v.services.Held().Toggle(v.peers.Held()).Toggle(v.subs.Held())
 }
 
 // heldRecords lists all records, in no order.
-func (v *view) heldRecords(yield func(interest.Key) bool) {
+func (v View) heldRecords(yield func(interest.Key) bool) {
 	for id := range v.services.Routes {
 		if !yield(interest.RouteOf(id)) {
 			return
@@ -68,12 +75,12 @@ func (v *view) heldRecords(yield func(interest.Key) bool) {
 	}
 }
 
-func (v *view) outcome(k wire.Subscription) subscriptions.Outcome {
+func (v View) outcome(k wire.Subscription) subscriptions.Outcome {
 	return v.outcomeWith(k, v.subs.Refusal(k))
 }
 
 // outcomeWith is outcome for a subscription that may not exist; refusal is its refusal or nil.
-func (v *view) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscriptions.Outcome {
+func (v View) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscriptions.Outcome {
 	if k.For == "" {
 		if _, ok := v.peers.At(k.Address); ok {
 			return subscriptions.Answered
@@ -94,7 +101,7 @@ func (v *view) outcomeWith(k wire.Subscription, refusal *wire.Refusal) subscript
 }
 
 // leadsTo returns the known service to which a subscription leads.
-func (v *view) leadsTo(k wire.Subscription) (id api.ServiceID, ok bool) {
+func (v View) leadsTo(k wire.Subscription) (id api.ServiceID, ok bool) {
 	if k.Service != "" {
 		id, ok = v.services.ByName(k.Service)
 		if id != k.Service && v.subs.Refusal(subscriptions.Fold(k)) != nil {
@@ -113,12 +120,12 @@ func (v *view) leadsTo(k wire.Subscription) (id api.ServiceID, ok bool) {
 }
 
 // subscriptionsTo lists the subscriptions that lead to a service's route.
-func (v *view) subscriptionsTo(id api.ServiceID) []wire.Subscription {
+func (v View) subscriptionsTo(id api.ServiceID) []wire.Subscription {
 	return v.subs.To(id, v.services.Addresses(id))
 }
 
-// heir returns a service on this node that may use a subscription of another one, or "".
-func (v *view) heir(k wire.Subscription) api.ServiceID {
+// otherUser returns a service on this node that may use a subscription of another one, or "".
+func (v View) otherUser(k wire.Subscription) api.ServiceID {
 	id, ok := v.leadsTo(k)
 	if !ok {
 		return ""
@@ -132,7 +139,7 @@ func (v *view) heir(k wire.Subscription) api.ServiceID {
 }
 
 // subnetOf returns the subnet, of any node, to which an address belongs.
-func (v *view) subnetOf(a netip.Addr) netip.Prefix {
+func (v View) subnetOf(a netip.Addr) netip.Prefix {
 	if v.lease == nil {
 		return netip.Prefix{}
 	}
@@ -142,7 +149,7 @@ func (v *view) subnetOf(a netip.Addr) netip.Prefix {
 
 // backends lists the reachable backends of a service. Instances on this node come from the attachments,
 // not from the route. A peer's notice about its instances takes precedence over the route.
-func (v *view) backends(id api.ServiceID) (out []balance.Backend) {
+func (v View) backends(id api.ServiceID) (out []balance.Backend) {
 	local := v.endpoints.Of(id)
 	var loads map[wire.Key]uint8
 	if len(local) > 0 {
@@ -187,7 +194,7 @@ func (v *view) backends(id api.ServiceID) (out []balance.Backend) {
 	return out
 }
 
-func (v *view) distance(p peers.Peer) time.Duration {
+func (v View) distance(p peers.Peer) time.Duration {
 	estimate := balance.Unknown
 	if c := p.Record.Coord; vivaldi.Valid(c) {
 		estimate = vivaldi.Distance(v.measure.Coordinate(), *c)
@@ -197,7 +204,7 @@ func (v *view) distance(p peers.Peer) time.Duration {
 
 // reachable lists the peers with a path through the tunnel or the kernel. silent includes peers that do
 // not answer. A message starts a session if there is none.
-func (v *view) reachable(silent bool) (keys []api.PeerKey) {
+func (v View) reachable(silent bool) (keys []api.PeerKey) {
 	for _, k := range v.peers.Keys() {
 		p, _ := v.peers.Get(k)
 		session := p.Path.Kind != "" && p.Path.Kind != api.PathNone
@@ -209,12 +216,12 @@ func (v *view) reachable(silent bool) (keys []api.PeerKey) {
 }
 
 // sample finds the services at the ends of a flow, and returns the remote address in IPv4.
-func (v *view) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
+func (v View) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
 	if v.lease == nil || f.Sockets <= 0 || f.RTT <= 0 || f.Least <= 0 {
 		return x, remote, false
 	}
-	a, here := v.endpoints.At(v.lease.Ranges.Untwin(f.Local))
-	remote = v.lease.Ranges.Untwin(f.Remote)
+	a, here := v.endpoints.At(v.lease.Ranges.To4(f.Local))
+	remote = v.lease.Ranges.To4(f.Remote)
 	if !here || !remote.IsValid() {
 		return x, remote, false
 	}
@@ -238,7 +245,7 @@ func (v *view) sample(f Flow) (x measure.Sample, remote netip.Addr, ok bool) {
 // remoteEnd returns the service and node at the remote end of a flow. For a semantic address, known is
 // true only if all its instances are on one node of another cluster. Within the cluster, the other end
 // reports the flow, because it sees which instance calls.
-func (v *view) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e measure.End, known bool) {
+func (v View) remoteEnd(local, remote api.ServiceID, address netip.Addr) (e measure.End, known bool) {
 	e = measure.End{Service: remote, Node: v.lease.Node}
 	if v.endpoints.Has(address) {
 		return e, remote != local

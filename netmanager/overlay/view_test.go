@@ -18,9 +18,9 @@ import (
 func TestNamesLeadToSemanticAddresses(t *testing.T) {
 	w, client := ready(t)
 	w.answer(wire.NetDown{})
-	ask := func(name string) Answer { return w.c.Lookup(client, name) }
+	ask := func(name string) Answer { return w.c.View().Lookup(client, name) }
 	eff := w.step(Query{Local: client, Name: "web.treeline."})
-	if ups := said(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
+	if ups := messages(eff); len(ups) != 1 || ups[0].Subscribe[0] != (wire.Subscription{Service: svc("web"), For: svc("client")}) || ask("web.treeline.").Known {
 		t.Fatalf("%+v", eff.Send)
 	}
 	r := route("web", 1, 1, 1, 2)
@@ -35,7 +35,7 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 		"WEB.eu.treeline.": "[10.30.1.1] [fd74:6c6e:2::a1e:101]", "1.instance.web.treeline.": "[10.30.1.11] [fd74:6c6e:2::a1e:10b]",
 		"any.instance.web.treeline.": "[10.30.1.10 10.30.1.11] [fd74:6c6e:2::a1e:10a fd74:6c6e:2::a1e:10b]",
 	} {
-		if a := ask(name); !a.Known || !a.Found || fmt.Sprint(a.Addrs, " ", a.Twins) != want {
+		if a := ask(name); !a.Known || !a.Found || fmt.Sprint(a.Addrs, " ", a.Addrs6) != want {
 			t.Errorf("%s: %+v, want %s", name, a, want)
 		}
 	}
@@ -44,10 +44,10 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	if a := w.c.Lookup(ip("10.16.0.60"), "web.treeline."); !a.Known || a.Found {
+	if a := w.c.View().Lookup(ip("10.16.0.60"), "web.treeline."); !a.Known || a.Found {
 		t.Errorf("for nobody: %+v", a)
 	}
-	a := w.c.Lookup(client, "_http._tcp.web.treeline.")
+	a := w.c.View().Lookup(client, "_http._tcp.web.treeline.")
 	if len(a.SRV) != 2 || a.SRV[0] != (Target{"0.instance.web.eu.shop.prod.treeline.", ip("10.30.1.10"), ip("fd74:6c6e:2::a1e:10a"), 8080, 1}) {
 		t.Errorf("%+v", a)
 	}
@@ -56,53 +56,53 @@ func TestNamesLeadToSemanticAddresses(t *testing.T) {
 		"11.1.30.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.", "1.2.16.10.in-addr.arpa.": "1.instance.web.eu.shop.prod.treeline.",
 		"2.0.16.10.in-addr.arpa.": "0.instance.client.eu.shop.prod.treeline.", "9.9.30.10.in-addr.arpa.": "",
 	} {
-		if a := w.c.Lookup(client, addr); a.PTR != want || !w.c.Covers(addr) {
+		if a := w.c.View().Lookup(client, addr); a.PTR != want || !w.c.View().Covers(addr) {
 			t.Errorf("%s: %+v", addr, a)
 		}
 	}
-	if w.c.Covers("8.8.8.8.in-addr.arpa.") || w.c.Covers("example.org.") {
+	if w.c.View().Covers("8.8.8.8.in-addr.arpa.") || w.c.View().Covers("example.org.") {
 		t.Error("others' addresses are ours")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestANameOfAServiceThatIsNotThere(t *testing.T) {
+func TestTheNameOfAnUnknownServiceDoesNotExist(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
 	want := wire.Subscription{Service: svc("web"), For: svc("client")}
 	eff := w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: want}}}})
-	if a := w.c.Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
+	if a := w.c.View().Lookup(client, "web.treeline."); len(orders[Answered](eff)) != 1 || !a.Known || a.Found {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
-	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(said(eff)) > 0 {
+	if eff := w.step(Query{Local: client, Name: "web.treeline."}); len(orders[Answered](eff)) != 1 || len(messages(eff)) > 0 {
 		t.Fatalf("%+v", eff.Send)
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}, RemovedRefusals: []wire.Subscription{want}}})
-	if a := w.c.Lookup(client, "web.treeline."); !a.Found {
+	if a := w.c.View().Lookup(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestANameOfWhatIsHereNeedsNoCluster(t *testing.T) {
+func TestNamesOfLocalServicesResolveWithoutTheCluster(t *testing.T) {
 	w, client := ready(t)
 	w.step(Link{false})
 	web := attachOf("web", 0, 1)
 	web.Addresses = route("web", 1, 1, 1).Addresses
 	w.step(web)
 	w.step(Query{Local: client, Name: "web.treeline."})
-	if a := w.c.Lookup(client, "web.treeline."); !a.Found || len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+	if a := w.c.View().Lookup(client, "web.treeline."); !a.Found || len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
 	if eff := w.step(Miss{Local: client, Remote: vip(1)}); len(orders[Release](eff)) != 1 {
 		t.Fatalf("%+v", eff.Send)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // A name that exists does so for records of every type, and so does a parent of names (RFC 8020).
 // Otherwise resolvers stop the search.
-func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
+func TestExistenceOfANameDoesNotDependOnTheQueryType(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
 	w.step(Query{Local: client, Name: "bare.treeline."})
@@ -145,29 +145,29 @@ func TestANameExistsOrNotWhateverIsAskedOfIt(t *testing.T) {
 			}
 		}
 		w.answer(wire.NetDown{Records: wire.Records{Refused: refused}})
-		a := w.c.Lookup(client, name)
+		a := w.c.View().Lookup(client, name)
 		if got := fmt.Sprint(a.Found, " ", len(a.Addrs), " ", len(a.SRV), " ", a.PTR); !a.Known || got != want {
 			t.Errorf("%s: %s, want %s: %+v", name, got, want, a)
 		}
 	}
-	a := w.c.Lookup(client, "_http._tcp.bare.treeline.")
+	a := w.c.View().Lookup(client, "_http._tcp.bare.treeline.")
 	if a.SRV[0] != (Target{"any.rr.bare.eu.shop.prod.treeline.", vip(2), ip("fd74:6c6e:2::a1e:201"), 8080, 1}) {
 		t.Errorf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // The cluster is asked for the service of an address like for other records.
-func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
+func TestTheNameOfAnUnknownAddressIsRequested(t *testing.T) {
 	w, client := ready(t)
 	const name4, name6 = "9.4.16.10.in-addr.arpa.", "9.0.4.0.0.1.a.0.0.0.0.0.0.0.0.0.0.0.0.0.1.0.0.0.E.6.c.6.4.7.d.f.ip6.arpa."
 	want := wire.Subscription{Address: instanceAt(4, 9), For: svc("client")}
 	eff := w.step(Query{Local: client, Name: name4})
-	if ups := said(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) || w.c.Lookup(client, name4).Known {
+	if ups := messages(eff); len(ups) != 1 || !slices.Equal(ups[0].Subscribe, []wire.Subscription{want}) || w.c.View().Lookup(client, name4).Known {
 		t.Fatalf("%+v", eff.Send)
 	}
-	if eff := w.step(Query{Local: client, Name: name6}); len(said(eff)) > 0 || w.c.Lookup(client, name6).Known {
-		t.Fatalf("its twin: %+v", eff.Send)
+	if eff := w.step(Query{Local: client, Name: name6}); len(messages(eff)) > 0 || w.c.View().Lookup(client, name6).Known {
+		t.Fatalf("IPv6 address: %+v", eff.Send)
 	}
 	src := wire.Source{Address: want.Address, Rev: 1, Service: svc("caller"), Peer: peerRecord(4, 1)}
 	eff = w.answer(wire.NetDown{Records: wire.Records{Sources: []wire.Source{src}}})
@@ -175,11 +175,11 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 		t.Fatalf("%+v", eff.Send)
 	}
 	for _, name := range []string{name4, name6} {
-		if a := w.c.Lookup(client, name); a.PTR != "any.rr.caller.eu.shop.prod.treeline." {
+		if a := w.c.View().Lookup(client, name); a.PTR != "any.rr.caller.eu.shop.prod.treeline." {
 			t.Fatalf("%s: %+v", name, a)
 		}
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	if _, waits := w.lookUp(client, "1.9.30.10.in-addr.arpa."); !waits {
 		t.Fatal("a semantic address is not asked for")
 	}
@@ -188,7 +188,7 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	for _, name := range []string{"0.5.16.10.in-addr.arpa.", "50.0.16.10.in-addr.arpa.", "8.8.8.8.in-addr.arpa."} { // addresses without an owner
-		if eff := w.step(Query{Local: client, Name: name}); len(said(eff)) > 0 || !w.c.Lookup(client, name).Known {
+		if eff := w.step(Query{Local: client, Name: name}); len(messages(eff)) > 0 || !w.c.View().Lookup(client, name).Known {
 			t.Fatalf("%s: %+v", name, eff.Send)
 		}
 	}
@@ -197,28 +197,28 @@ func TestTheNameOfAnAddressIsAskedFor(t *testing.T) {
 	if a, waits := w.lookUp(client, "3.3.16.10.in-addr.arpa."); waits || !a.Failed {
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	closed := wire.Source{Address: instanceAt(4, 8), Rev: 1, Service: "beta/x.y.z.w", Access: api.Access{Closed: true}, Peer: peerRecord(4, 1)}
 	w.step(Link{true})
 	w.step(Query{Local: client, Name: "8.4.16.10.in-addr.arpa."})
 	w.answer(wire.NetDown{Records: wire.Records{Sources: []wire.Source{closed}}})
-	if a := w.c.Lookup(client, "8.4.16.10.in-addr.arpa."); !a.Known || a.Found || a.PTR != "" {
-		t.Fatalf("another tenant's name is told: %+v", a)
+	if a := w.c.View().Lookup(client, "8.4.16.10.in-addr.arpa."); !a.Known || a.Found || a.PTR != "" {
+		t.Fatalf("another tenant's name is reported: %+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // lookUp returns the answer of a resolver that does not wait; waits reports whether it would wait.
 func (w *world) lookUp(client netip.Addr, name string) (a Answer, waits bool) {
 	w.t.Helper()
 	w.step(Query{Local: client, Name: name})
-	a = w.c.Lookup(client, name)
+	a = w.c.View().Lookup(client, name)
 	return a, !a.Known
 }
 
 // "example.com" may be a service because of the search list. While the cluster is disconnected, look-ups
 // do not wait for its answer. Names that must be in the overlay fail.
-func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
+func TestLookupsDoNotWaitForADisconnectedCluster(t *testing.T) {
 	w, client := ready(t)
 	w.restart() // the link comes up soon
 	if _, waits := w.lookUp(client, "web.treeline."); !waits {
@@ -233,7 +233,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 		for range 3 {
 			w.pass(10 * time.Second)
 			eff := w.step(Query{Local: client, Name: name})
-			if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+			if a := w.c.View().Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 				t.Fatalf("%s: %+v %+v", name, a, eff.Send)
 			}
 		}
@@ -244,7 +244,7 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 		}
 	}
 	eff := w.step(Link{true}) // the cluster is asked for all of them
-	ups := said(eff)
+	ups := messages(eff)
 	if len(ups) != 1 || len(ups[0].Subscribe) != 3 {
 		t.Fatalf("%+v", ups)
 	}
@@ -255,11 +255,11 @@ func TestNobodyWaitsForAClusterThatIsAway(t *testing.T) {
 	if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // If the cluster is connected but does not answer, only the first look-up waits.
-func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
+func TestOnlyTheFirstLookupWaitsForASilentCluster(t *testing.T) {
 	w, client := ready(t)
 	const name = "example.com.treeline."
 	if _, waits := w.lookUp(client, name); !waits {
@@ -267,16 +267,16 @@ func TestNobodyWaitsTwiceForAClusterThatIsSilent(t *testing.T) {
 	}
 	w.pass(2 * time.Second)
 	eff := w.step(Query{Local: client, Name: name})
-	if a := w.c.Lookup(client, name); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
+	if a := w.c.View().Lookup(client, name); !a.Known || a.Found || len(orders[Answered](eff)) != 1 {
 		t.Fatalf("%+v %+v", a, eff.Send)
 	}
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{{Service: svc("example.com"), Rev: 1}}}})
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // A client that looks up more names than allowed gets all answers at once, including those of known
 // names.
-func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
+func TestLookupsBeyondTheBoundDoNotWait(t *testing.T) {
 	w, client := ready(t)
 	w.step(Query{Local: client, Name: "web.treeline."})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
@@ -285,7 +285,7 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 		name := fmt.Sprintf("site%d.com.shop.prod.treeline.", i)
 		eff := w.step(Query{Local: client, Name: name})
 		var refused []wire.Refusal
-		for _, up := range said(eff) {
+		for _, up := range messages(eff) {
 			for _, k := range up.Subscribe {
 				refused = append(refused, wire.Refusal{Subscription: k})
 			}
@@ -294,7 +294,7 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 			asked++
 			eff = w.answer(wire.NetDown{Records: wire.Records{Refused: refused}})
 		}
-		if a := w.c.Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
+		if a := w.c.View().Lookup(client, name); !a.Known || a.Found || a.Failed || len(orders[Answered](eff)) != 1 {
 			t.Fatalf("after %d: %+v %+v", i, a, eff.Send)
 		}
 		if a, _ := w.lookUp(client, "web.treeline."); !a.Found {
@@ -308,11 +308,11 @@ func TestWhoAsksForTooManyNamesNeedNotWait(t *testing.T) {
 	if a, waits := w.lookUp(client, "any.rr.api.treeline."); waits || !a.Failed { // the service may exist
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // Resolvers that change the case of each query (0x20) cause one subscription.
-func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
+func TestAllSpellingsOfANameAreOneSubscription(t *testing.T) {
 	w, client := ready(t)
 	spelt := func(i int) string {
 		b := []byte("webshopfrontend")
@@ -325,16 +325,16 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 	}
 	flood := func() (ups int) {
 		for i := range 20000 {
-			ups += len(said(w.step(Query{Local: client, Name: spelt(i)})))
+			ups += len(messages(w.step(Query{Local: client, Name: spelt(i)})))
 			w.now = w.now.Add(5 * time.Millisecond)
 			if i == 0 && w.c.subs.Len() == 1 && !w.c.services.Has(svc("webShopFrontend")) {
 				w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("webShopFrontend", 1, 1, 1)}}})
 			}
-			if a := w.c.Lookup(client, spelt(i)); !a.Found {
+			if a := w.c.View().Lookup(client, spelt(i)); !a.Found {
 				t.Fatalf("%s: %+v", spelt(i), a)
 			}
 		}
-		w.checkBooks()
+		w.checkIndexes()
 		return ups
 	}
 	if flood(); w.c.subs.Len() != 1 || len(w.docs) > 20 {
@@ -348,7 +348,7 @@ func TestAllSpellingsOfANameAreOneWant(t *testing.T) {
 }
 
 // Look-ups of a name in several spellings wait for the same answer.
-func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
+func TestLookupsInAnySpellingAreAnswered(t *testing.T) {
 	w, client := ready(t)
 	for _, name := range []string{"Web.treeline.", "wEb.treeline.", "WEB.Treeline."} {
 		w.step(Query{Local: client, Name: name})
@@ -360,19 +360,19 @@ func TestWhoeverWaitsInWhateverCaseIsTold(t *testing.T) {
 }
 
 // A client may look up all instances of a service at once.
-func TestManyNamesOfOneServiceAreAwaited(t *testing.T) {
+func TestManyNamesOfOneServiceMayWait(t *testing.T) {
 	w, client := ready(t)
 	for n := range 64 { // the resolver's limit of concurrent queries per client
 		w.step(Query{Local: client, Name: fmt.Sprintf("%d.instance.web.treeline.", n)})
 	}
 	eff := w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
 	if n := len(orders[Answered](eff)); n != 64 {
-		t.Fatalf("%d are told", n)
+		t.Fatalf("%d are reported", n)
 	}
 }
 
 // Spellings of a name that does not exist cause only a few subscriptions.
-func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
+func TestSpellingsOfAnUnknownNameAreBounded(t *testing.T) {
 	w, client := ready(t)
 	for i := range 1 << 11 {
 		b := []byte("example.com")
@@ -392,19 +392,19 @@ func TestSpellingsOfWhatIsNotThereAreFew(t *testing.T) {
 	if n := w.c.subs.Len(); n > 1+4 {
 		t.Fatalf("%d wants", n)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // The cluster does not choose between two services that differ in case either: each spelling is a
 // subscription.
-func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
+func TestServicesThatDifferInCaseAreBothReachable(t *testing.T) {
 	w, client := ready(t)
 	ask := func(name string) (Answer, []wire.Subscription) {
 		var adds []wire.Subscription
-		for _, up := range said(w.step(Query{Local: client, Name: name + ".treeline."})) {
+		for _, up := range messages(w.step(Query{Local: client, Name: name + ".treeline."})) {
 			adds = append(adds, up.Subscribe...)
 		}
-		return w.c.Lookup(client, name+".treeline."), adds
+		return w.c.View().Lookup(client, name+".treeline."), adds
 	}
 	folded := wire.Subscription{Service: svc("web"), For: svc("client")}
 	if _, adds := ask("Web"); !slices.Equal(adds, []wire.Subscription{folded}) {
@@ -428,31 +428,31 @@ func TestOfTwoServicesThatDifferInCaseEachIsReached(t *testing.T) {
 	if a, _ := ask("web"); a.Found {
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestTwoServicesThatDifferInCaseAreNotGuessed(t *testing.T) {
+func TestAnAmbiguousSpellingIsNotResolved(t *testing.T) {
 	w, client := ready(t)
 	for _, name := range []string{"Web", "WEB"} {
 		w.step(Query{Local: client, Name: name + ".treeline."})
 	}
 	a, b := route("Web", 1, 1, 1), route("WEB", 1, 2, 1)
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{a, b}}})
-	if a := w.c.Lookup(client, "Web.treeline."); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
+	if a := w.c.View().Lookup(client, "Web.treeline."); len(a.Addrs) != 1 || a.Addrs[0] != vip(1) {
 		t.Fatalf("%+v", a)
 	}
-	if a := w.c.Lookup(client, "web.treeline."); a.Found {
+	if a := w.c.View().Lookup(client, "web.treeline."); a.Found {
 		t.Fatalf("%+v", a)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
-func TestATraceSaysWhatWouldHappen(t *testing.T) {
+func TestATraceShowsTheOutcome(t *testing.T) {
 	w, client := ready(t)
 	from := svc("client").Instance(0)
 	trace := func(to string) string {
 		t.Helper()
-		tr, _, err := w.c.Trace(from, to)
+		tr, _, err := w.c.View().Trace(from, to)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -465,10 +465,10 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	if got := trace("10.30.1.1"); got != "route false, false" {
 		t.Error(got)
 	}
-	if _, ask, _ := w.c.Trace(from, "10.30.1.1"); ask != (Miss{Local: client, Remote: vip(1)}) {
+	if _, ask, _ := w.c.View().Trace(from, "10.30.1.1"); ask != (Miss{Local: client, Remote: vip(1)}) {
 		t.Errorf("a flow would ask for the address: %+v", ask)
 	}
-	if _, ask, _ := w.c.Trace(from, "web.treeline."); ask != (Query{Local: client, Name: "web.treeline."}) {
+	if _, ask, _ := w.c.View().Trace(from, "web.treeline."); ask != (Query{Local: client, Name: "web.treeline."}) {
 		t.Errorf("a flow would ask for the name: %+v", ask)
 	}
 	w.step(Miss{Local: client, Remote: vip(1)})
@@ -491,15 +491,15 @@ func TestATraceSaysWhatWouldHappen(t *testing.T) {
 	if got := trace("10.30.1.1"); got != "route true, access true, backend true, path false, reply true, backend true, path false, reply true, false" {
 		t.Error(got)
 	}
-	if _, _, err := w.c.Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {
+	if _, _, err := w.c.View().Trace(svc("nobody").Instance(0), "web"); !errors.Is(err, api.ErrNotFound) {
 		t.Error(err)
 	}
-	if r := w.c.Routes(); len(r) != 1 || r[0].Service != svc("web") || len(w.c.Peers()) != 2 {
+	if r := w.c.View().Routes(); len(r) != 1 || r[0].Service != svc("web") || len(w.c.View().Peers()) != 2 {
 		t.Errorf("%+v", r)
 	}
 	w.step(Query{Local: client, Name: "wbe.treeline."}) // misspelt
 	w.answer(wire.NetDown{Records: wire.Records{Refused: []wire.Refusal{{Subscription: wire.Subscription{Service: svc("wbe"), For: svc("client")}}}}})
-	if tr, ask, _ := w.c.Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "no service is called wbe.treeline.") {
+	if tr, ask, _ := w.c.View().Trace(from, "wbe.treeline."); tr.OK || ask != nil || len(tr.Steps) != 1 || !strings.HasPrefix(tr.Steps[0].Detail, "no service is called wbe.treeline.") {
 		t.Errorf("%+v, %+v", tr, ask)
 	}
 }
@@ -529,5 +529,5 @@ func TestClosestWithoutMeasurementsFollowsCoordinates(t *testing.T) {
 	if got := w.backendsOf(closest); got != "10.16.1.1*1 " {
 		t.Fatal(got)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }

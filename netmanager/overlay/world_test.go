@@ -40,7 +40,7 @@ type world struct {
 	c     *Core
 	now   time.Time
 	docs  map[[2]string]store.Doc
-	plane planetest.Twin
+	plane planetest.Model
 	// tunnel has the peers in the tunnel.
 	tunnel map[api.PeerKey]api.Peer
 	last   step.Effects
@@ -79,7 +79,7 @@ func (w *world) restart() {
 	}
 	w.tunnel = map[api.PeerKey]api.Peer{}
 	w.step(Start{})
-	w.plane.Sync(w.c.Plane())
+	w.plane.Sync(w.c.View().Plane())
 	w.step(Self{NetSelf: wire.NetSelf{Key: key(0), Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.168.1.10:7000")}}, OnLink: []netip.Prefix{cidr("192.168.1.0/24")}})
 }
 
@@ -87,11 +87,11 @@ func (w *world) step(in Input) step.Effects {
 	w.t.Helper()
 	w.last = w.c.Step(w.now, in)
 	w.save(w.last.Save)
-	w.obey(w.last.Send)
+	w.carryOut(w.last.Send)
 	return w.last
 }
 
-func (w *world) obey(send []wire.Envelope) {
+func (w *world) carryOut(send []wire.Envelope) {
 	for _, e := range send {
 		switch m := e.Msg.(type) {
 		case plane.Change:
@@ -116,10 +116,10 @@ func (w *world) pass(d time.Duration) (ups []wire.NetUp) {
 			break
 		}
 		w.now = later(w.now, wake)
-		ups = append(ups, said(w.step(Tick{}))...)
+		ups = append(ups, messages(w.step(Tick{}))...)
 	}
 	w.now = end
-	return append(ups, said(w.step(Tick{}))...)
+	return append(ups, messages(w.step(Tick{}))...)
 }
 
 func later(a, b time.Time) time.Time {
@@ -129,7 +129,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func said(eff step.Effects) (out []wire.NetUp) {
+func messages(eff step.Effects) (out []wire.NetUp) {
 	for _, e := range eff.Send {
 		if up, ok := e.Msg.(wire.NetUp); ok {
 			out = append(out, up)
@@ -147,8 +147,8 @@ func orders[T any](eff step.Effects) (out []T) {
 	return out
 }
 
-// checkBooks compares the machines' indexes with their records, and the plane with its desired state.
-func (w *world) checkBooks() {
+// checkIndexes compares the machines' indexes with their records, and the plane with its desired state.
+func (w *world) checkIndexes() {
 	w.t.Helper()
 	c := w.c
 	var held api.Digest
@@ -181,24 +181,24 @@ func (w *world) checkBooks() {
 		if n := c.peers.References(k); refs[k] != n || n == 0 {
 			w.t.Fatalf("peer %s has %d references, want %d", k, n, refs[k])
 		}
-		told, ok := w.tunnel[k]
-		if k != key(0) && (!ok || told.Rev != p.Record.Rev) {
-			w.t.Fatalf("the tunnel knows revision %d of peer %s, want %d", told.Rev, k, p.Record.Rev)
+		reported, ok := w.tunnel[k]
+		if k != key(0) && (!ok || reported.Rev != p.Record.Rev) {
+			w.t.Fatalf("the tunnel knows revision %d of peer %s, want %d", reported.Rev, k, p.Record.Rev)
 		}
-		for _, s := range told.Subnets {
+		for _, s := range reported.Subnets {
 			if o, _ := c.peers.At(s.Addr()); o != k || c.lease.Ranges.CheckSubnet(s) != nil || s.Overlaps(c.lease.Subnet) {
 				w.t.Fatalf("the tunnel takes packets of %s from peer %s, which does not hold it", s, k)
 			}
 		}
-		if holds := c.peers.Subnets(k); k != key(0) && !slices.Equal(holds, told.Subnets) {
-			w.t.Fatalf("the tunnel takes packets of %v from peer %s, which holds %v", told.Subnets, k, holds)
+		if holds := c.peers.Subnets(k); k != key(0) && !slices.Equal(holds, reported.Subnets) {
+			w.t.Fatalf("the tunnel takes packets of %v from peer %s, which holds %v", reported.Subnets, k, holds)
 		}
 		_, saved := w.docs[[2]string{notice.Kind, k.String()}]
 		if n := c.received.Count(k); n > peermsg.MaxEntries || (n > 0) != saved {
 			w.t.Fatalf("peer %s has %d marks, saved: %v", k, n, saved)
 		}
-		if _, saved := w.docs[[2]string{peers.KindTalk, k.String()}]; saved != c.peers.Talks(k) {
-			w.t.Fatalf("a session with peer %s is in use: %v, saved: %v", k, c.peers.Talks(k), saved)
+		if _, saved := w.docs[[2]string{peers.KindInUse, k.String()}]; saved != c.peers.InUse(k) {
+			w.t.Fatalf("a session with peer %s is in use: %v, saved: %v", k, c.peers.InUse(k), saved)
 		}
 	}
 	if n := c.notices.Len(); n >= peermsg.MaxEntries {
@@ -231,18 +231,18 @@ func (w *world) checkBooks() {
 			if r := c.subs.Refusal(k); r != nil {
 				held = held.Toggle(r.Digest())
 			}
-			if id != "" && c.endpoints.Count(id) == 0 && !c.subs.Kept(id) {
+			if id != "" && c.endpoints.Count(id) == 0 && !c.subs.InQuarantine(id) {
 				w.t.Fatalf("subscription %+v belongs to a service that is not here", k)
 			}
-			if st, _ := c.subs.Get(k); c.outcome(k) == subscriptions.Unanswered && c.subs.Up() && !st.Scheduled {
+			if st, _ := c.subs.Get(k); c.View().outcome(k) == subscriptions.Unanswered && c.subs.Up() && !st.Scheduled {
 				w.t.Fatalf("subscription %+v is unanswered and will not be requested again", k)
 			}
 		}
 	}
-	if n != c.subs.Len() || n > c.cfg.MaxSubscriptions || held != c.held() {
-		w.t.Fatalf("%d subscriptions of %d; digest of the records is %x, want %x", n, c.subs.Len(), c.held(), held)
+	if n != c.subs.Len() || n > c.cfg.MaxSubscriptions || held != c.View().held() {
+		w.t.Fatalf("%d subscriptions of %d; digest of the records is %x, want %x", n, c.subs.Len(), c.View().held(), held)
 	}
-	if diff := w.plane.Differs(c.Plane()); diff != "" {
+	if diff := w.plane.Differs(c.View().Plane()); diff != "" {
 		w.t.Fatal("the plane is not what it should be:" + diff)
 	}
 }
@@ -319,11 +319,11 @@ func readyWith(t *testing.T, cfg Config) (w *world, client netip.Addr) {
 	if eff := w.step(attachOf("client", 0, 1)); eff.Err != nil {
 		t.Fatal(eff.Err)
 	}
-	a, ok := w.c.Attached(attachOf("client", 0, 1).Key)
+	a, ok := w.c.View().Attached(attachOf("client", 0, 1).Key)
 	if !ok {
 		t.Fatal("not attached")
 	}
-	w.checkBooks()
+	w.checkIndexes()
 	return w, a.Address
 }
 

@@ -4,7 +4,7 @@
 // unchanged. If there is no route, the sender gets an ICMP error. No packet waits longer than a second,
 // and memory is bounded.
 //
-//	q := packetqueue.New(dev, packetqueue.Config{Local: local, Untwin: untwin, Miss: miss})
+//	q := packetqueue.New(dev, packetqueue.Config{Local: local, To4: to4, Miss: miss})
 //	g.Go(func() error { return q.Run(ctx) })
 //	q.Release(remote)              // the data plane has the route now
 //	q.Refuse(local, remote, false) // there is no route
@@ -17,6 +17,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
@@ -36,9 +37,9 @@ type Device interface {
 type Config struct {
 	// Local reports whether an IPv4 address belongs to an endpoint on this node.
 	Local func(netip.Addr) bool
-	// Untwin returns the IPv4 address in the overlay for a packet's IPv4 or IPv6 address; zero if it has
-	// none (wire.NetRanges.Untwin).
-	Untwin func(netip.Addr) netip.Addr
+	// To4 returns the IPv4 address in the overlay for a packet's IPv4 or IPv6 address; zero if it has
+	// none (wire.NetRanges.To4).
+	To4 func(netip.Addr) netip.Addr
 	// Miss reports that a packet between a local endpoint and a remote address waits. It is repeated
 	// every missInterval while packets arrive.
 	Miss func(local, remote netip.Addr)
@@ -52,10 +53,11 @@ type Queue struct {
 
 	write sync.Mutex // guards the device's Write
 
-	mu      sync.Mutex // guards the fields below
-	store   store
-	dropped uint64
-	expiry  *time.Timer
+	dropped atomic.Uint64
+
+	mu     sync.Mutex // guards the fields below
+	store  store
+	expiry *time.Timer
 }
 
 // The rate of ICMP errors to one endpoint (RFC 1812, 4.3.2.8).
@@ -129,15 +131,13 @@ func (q *Queue) take(now time.Time, frame []byte) {
 	p, ok := parse(frame[offload.VnetLen:])
 	local, remote, ok2 := q.sides(p)
 	if !ok || !ok2 {
-		q.mu.Lock()
-		q.dropped++
-		q.mu.Unlock()
+		q.dropped.Add(1)
 		return
 	}
 	q.mu.Lock()
 	kept, ask := q.store.add(now, local, remote, frame)
 	if !kept {
-		q.dropped++
+		q.dropped.Add(1)
 	}
 	q.schedule(now)
 	q.mu.Unlock()
@@ -151,7 +151,7 @@ func (q *Queue) sides(p packet) (local, remote netip.Addr, ok bool) {
 	if !p.src.IsValid() {
 		return local, remote, false
 	}
-	src, dst := q.cfg.Untwin(p.src), q.cfg.Untwin(p.dst)
+	src, dst := q.cfg.To4(p.src), q.cfg.To4(p.dst)
 	if !src.IsValid() || !dst.IsValid() {
 		return local, remote, false
 	}
@@ -183,7 +183,7 @@ func (q *Queue) expire() {
 	now := time.Now()
 	before := q.store.count
 	q.store.expire(now)
-	q.dropped += uint64(before - q.store.count)
+	q.dropped.Add(uint64(before - q.store.count))
 	q.schedule(now)
 }
 
@@ -204,12 +204,12 @@ func (q *Queue) Refuse(local, remote netip.Addr, denied bool) {
 	now := time.Now()
 	q.mu.Lock()
 	out := q.store.take(local, remote)
-	q.dropped += uint64(len(out))
 	q.mu.Unlock()
+	q.dropped.Add(uint64(len(out)))
 	for _, w := range out {
 		b := w.frame[offload.VnetLen:]
 		p, ok := parse(b)
-		if ok && q.cfg.Untwin(p.src) == w.local && p.refusable(b) && q.errors.Allow(now, "", w.local.String()) == nil {
+		if ok && q.cfg.To4(p.src) == w.local && p.refusable(b) && q.errors.Allow(now, "", w.local.String()) == nil {
 			q.send(make([]byte, offload.VnetLen), unreachable(p, b, denied))
 		}
 	}
@@ -219,9 +219,7 @@ func (q *Queue) send(vnet, packet []byte) {
 	q.write.Lock()
 	defer q.write.Unlock()
 	if q.dev.Write([][]byte{vnet, packet}) != nil {
-		q.mu.Lock()
-		q.dropped++ // the sender retransmits
-		q.mu.Unlock()
+		q.dropped.Add(1) // the sender retransmits
 	}
 }
 
@@ -229,5 +227,5 @@ func (q *Queue) send(vnet, packet []byte) {
 func (q *Queue) Stats() (waiting int, dropped uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.store.count, q.dropped
+	return q.store.count, q.dropped.Load()
 }

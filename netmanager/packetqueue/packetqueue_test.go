@@ -93,7 +93,7 @@ type miss struct{ local, remote netip.Addr }
 func newQueue(dev Device) (*Queue, *[]miss) {
 	var misses []miss
 	return New(dev, Config{
-		Local: func(a netip.Addr) bool { return a.As4()[1] == 16 && a.As4()[2] == 0 }, Untwin: ranges.Untwin,
+		Local: func(a netip.Addr) bool { return a.As4()[1] == 16 && a.As4()[2] == 0 }, To4: ranges.To4,
 		Miss: func(l, r netip.Addr) { misses = append(misses, miss{l, r}) },
 	}), &misses
 }
@@ -103,7 +103,7 @@ func framed(p []byte) []byte { return append(make([]byte, offload.VnetLen), p...
 func TestReleasedPacketsAreUnchanged(t *testing.T) {
 	dev := newWire()
 	h, misses := newQueue(dev)
-	a, b := udp(client, web, "one"), udp(ranges.Twin(client), ranges.Twin(web), "two")
+	a, b := udp(client, web, "one"), udp(ranges.To6(client), ranges.To6(web), "two")
 	from := udp(ip("10.16.4.9"), client, "three")
 	for _, p := range [][]byte{a, b, from} {
 		h.take(epoch, framed(p))
@@ -125,12 +125,12 @@ func TestReleasedPacketsAreUnchanged(t *testing.T) {
 	}
 }
 
-func TestARefusalAnswersTheLocalSenderAlone(t *testing.T) {
+func TestARefusalIsSentOnlyToTheLocalSender(t *testing.T) {
 	dev := newWire()
 	h, _ := newQueue(dev)
 	other := ip("10.16.0.3")
 	h.take(epoch, framed(udp(client, web, "x")))
-	h.take(epoch, framed(udp(ranges.Twin(client), ranges.Twin(web), "x")))
+	h.take(epoch, framed(udp(ranges.To6(client), ranges.To6(web), "x")))
 	h.take(epoch, framed(udp(other, web, "y")))
 	h.Refuse(client, web, true)
 	out := dev.sent()
@@ -143,9 +143,9 @@ func TestARefusalAnswersTheLocalSenderAlone(t *testing.T) {
 		t.Fatalf("ICMP error %x, want prohibited from %s to %s with the packet", out[0], web, client)
 	}
 	p, ok = parse(out[1])
-	if !ok || p.src != ranges.Twin(web) || p.dst != ranges.Twin(client) || p.proto != protoICMPv6 || out[1][40] != 1 || out[1][41] != 1 ||
+	if !ok || p.src != ranges.To6(web) || p.dst != ranges.To6(client) || p.proto != protoICMPv6 || out[1][40] != 1 || out[1][41] != 1 ||
 		checksum(out[1][40:], sum16(out[1][8:40], uint32(len(out[1])-40)+protoICMPv6)) != 0 {
-		t.Fatalf("ICMPv6 error %x, want prohibited between the twins", out[1])
+		t.Fatalf("ICMPv6 error %x, want prohibited between the IPv6 addresses", out[1])
 	}
 	if n, _ := h.Stats(); n != 1 {
 		t.Fatalf("%d packets wait after a refusal to one endpoint, want 1 of the other", n)
@@ -167,7 +167,7 @@ func TestUnanswerablePacketsGetNoICMPError(t *testing.T) {
 	answer[9], answer[20] = protoICMP, 3
 	echo := bytes.Clone(answer)
 	echo[20] = 8
-	error6 := udp(ranges.Twin(client), ranges.Twin(web), "x")
+	error6 := udp(ranges.To6(client), ranges.To6(web), "x")
 	error6[6], error6[40] = protoICMPv6, 1
 	// behind puts a packet's content behind headers, each of the kind and length (in bytes).
 	behind := func(b []byte, proto byte, headers ...[2]byte) []byte {
@@ -189,9 +189,9 @@ func TestUnanswerablePacketsGetNoICMPError(t *testing.T) {
 		binary.BigEndian.PutUint16(b[4:], uint16(len(b)-40))
 		return b
 	}
-	laterBehind := behind(udp(ranges.Twin(client), ranges.Twin(web), "\x80"), protoICMPv6, [2]byte{60, 16}, [2]byte{fragment6, 8})
+	laterBehind := behind(udp(ranges.To6(client), ranges.To6(web), "\x80"), protoICMPv6, [2]byte{60, 16}, [2]byte{fragment6, 8})
 	laterBehind[40+16+2] = 1
-	cutOff := behind(udp(ranges.Twin(client), ranges.Twin(web), ""), 17, [2]byte{0, 8})
+	cutOff := behind(udp(ranges.To6(client), ranges.To6(web), ""), 17, [2]byte{0, 8})
 	cutOff[41] = 9
 	for name, c := range map[string]struct {
 		b  []byte
@@ -236,7 +236,7 @@ func TestPacketsExpire(t *testing.T) {
 	}
 }
 
-func TestAFloodIsBoundedAndStarvesNoOther(t *testing.T) {
+func TestAFloodIsBoundedPerEndpoint(t *testing.T) {
 	k := newStore()
 	asks := 0
 	now := epoch
@@ -267,10 +267,10 @@ func TestAFloodIsBoundedAndStarvesNoOther(t *testing.T) {
 	}
 }
 
-func TestRunEndsWithoutLeftovers(t *testing.T) {
+func TestRunEndsWithoutWaitingPackets(t *testing.T) {
 	dev := newWire()
 	told := make(chan miss, 1)
-	h := New(dev, Config{Local: func(a netip.Addr) bool { return a == client }, Untwin: ranges.Untwin, Miss: func(l, r netip.Addr) { told <- miss{l, r} }})
+	h := New(dev, Config{Local: func(a netip.Addr) bool { return a == client }, To4: ranges.To4, Miss: func(l, r netip.Addr) { told <- miss{l, r} }})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
@@ -339,7 +339,7 @@ func TestRunEndsWithABrokenDevice(t *testing.T) {
 // valid packet to the sender.
 func FuzzPackets(f *testing.F) {
 	f.Add(udp(client, web, "x"))
-	f.Add(udp(ranges.Twin(client), ranges.Twin(web), "x"))
+	f.Add(udp(ranges.To6(client), ranges.To6(web), "x"))
 	f.Add([]byte{0x4f, 0, 0, 20})
 	f.Add(make([]byte, 48))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -46,7 +46,6 @@ type store struct {
 // load is the amount of waiting packets.
 type load struct{ packets, bytes int }
 
-// endpoint bounds the reported misses of one endpoint.
 type endpoint struct {
 	*rate.Limiter
 	lost   netip.Addr // remote address of the last reported miss whose packet was not kept

@@ -54,7 +54,7 @@ func TestTheKernelAcceptsARefusal(t *testing.T) {
 			}
 			misses := make(chan miss, 16)
 			h := New(dev, Config{
-				Local: func(a netip.Addr) bool { return a == client }, Untwin: ranges.Untwin,
+				Local: func(a netip.Addr) bool { return a == client }, To4: ranges.To4,
 				Miss: func(l, r netip.Addr) {
 					select {
 					case misses <- miss{l, r}:

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/netmanager/overlay"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
@@ -86,14 +87,14 @@ type Manager struct {
 	queue *queue
 
 	// The fields below are owned by Run.
-	ctx    context.Context
-	t      Tunnel
-	self   Self
-	peers  map[api.PeerKey]*peer
-	polled time.Time                   // when the traffic of active peers was last read
-	relays map[string][]netip.AddrPort // addresses of peers' relays, by host:port
-	asking map[string]bool             // relays that are being looked up
-	all    sync.WaitGroup
+	ctx       context.Context
+	t         Tunnel
+	self      Self
+	peers     map[api.PeerKey]*peer
+	polled    time.Time                   // when the traffic of active peers was last read
+	relays    map[string][]netip.AddrPort // addresses of peers' relays, by host:port
+	resolving map[string]bool             // relays that are being looked up
+	all       sync.WaitGroup
 
 	reasons sync.Map // api.PeerKey → string
 	coord   atomic.Pointer[api.Coordinate]
@@ -124,13 +125,13 @@ func New(o Options) *Manager {
 	}
 	return &Manager{
 		opt: o, queue: newQueue(), peers: map[api.PeerKey]*peer{},
-		relays: map[string][]netip.AddrPort{}, asking: map[string]bool{},
+		relays: map[string][]netip.AddrPort{}, resolving: map[string]bool{},
 	}
 }
 
 // SetSelf sets this node's addresses and relay.
 func (m *Manager) SetSelf(s Self) {
-	m.queue.put(slot{kind: selfSet}, func() {
+	m.queue.put(slot{kind: setSelf}, func() {
 		m.self = s
 		for _, p := range m.peers {
 			m.step(p, s.Self)
@@ -247,7 +248,7 @@ func (m *Manager) Event(e tunnel.Event) {
 			m.step(p, paths.Traffic{Sent: true})
 			m.activate(p)
 		})
-	case tunnel.Heard:
+	case tunnel.Recovered:
 		m.about(silence, e.Peer, func(p *peer) { p.silent = false })
 	case tunnel.Silent:
 		m.about(silence, e.Peer, func(p *peer) { p.silent = true })
@@ -308,12 +309,8 @@ func (m *Manager) next() time.Time {
 	var next time.Time
 	now := time.Now()
 	for _, p := range m.peers {
-		at := p.wake
-		if poll := m.polled.Add(pollInterval); p.active.After(now) && (at.IsZero() || poll.Before(at)) {
-			at = poll
-		}
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
+		if next = step.Earliest(next, p.wake); p.active.After(now) {
+			next = step.Earliest(next, m.polled.Add(pollInterval))
 		}
 	}
 	return next
@@ -348,7 +345,7 @@ func (m *Manager) poll(p *peer, s tunnel.Stats) {
 	in := paths.Traffic{Sent: s.SentPackets != was.SentPackets}
 	// Only data counts: probes also arrive on paths that work in one direction only.
 	if s.ReceivedPackets != was.ReceivedPackets {
-		in.Heard = []paths.Path{pathOf(s.Carried)}
+		in.Received = []paths.Path{pathOf(s.Carried)}
 	}
 	if in.Sent || s.ReceivedPackets != was.ReceivedPackets {
 		m.activate(p)
@@ -420,7 +417,7 @@ func (m *Manager) apply(p *peer, tries bool) {
 	m.reasons.Store(k, r.Reason)
 	now := time.Now()
 	report := overlay.Path{
-		Key: k, Kind: via.Kind, Addr: via.Addr, Plain: r.Plain, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Idle: r.Idle, Silent: r.Silent || p.silent,
+		Key: k, Kind: via.Kind, Addr: via.Addr, NoNAT: r.NoNAT, RTT: r.RTT, Loss: r.Loss, MTU: mtu, Idle: r.Idle, Silent: r.Silent || p.silent,
 	}
 	if p.session.IsZero() || report.Kind == "" {
 		report.Kind = api.PathNone

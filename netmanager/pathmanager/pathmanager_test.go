@@ -107,7 +107,7 @@ func TestMessagesOfOnePeerLeaveRoomForOthers(t *testing.T) {
 		r.Send(loud, peermsg.NoticeAck{Serial: i}, false)
 		r.Event(tunnel.Established{Peer: loud, From: direct})
 		r.Event(tunnel.Traffic{Peer: loud})
-		r.Event(tunnel.Heard{Peer: loud})
+		r.Event(tunnel.Recovered{Peer: loud})
 		r.Event(tunnel.Silent{Peer: loud})
 		r.Measure(loud)
 	}
@@ -166,9 +166,9 @@ func TestMessagesOfManyPeersAreBounded(t *testing.T) {
 	}
 }
 
-// TestOrdersOfTheCoreDoNotPileUp repeats each order while Run does not run. What is carried
+// TestTasksOfTheCoreAreBounded repeats each order while Run does not run. What is carried
 // out then is the last state.
-func TestOrdersOfTheCoreDoNotPileUp(t *testing.T) {
+func TestTasksOfTheCoreAreBounded(t *testing.T) {
 	r := newRig(t)
 	most := 2 * (2*len(peerKinds) + 1)
 	for i := range 10_000 {

@@ -25,7 +25,7 @@ var messageBound = fairshare.Declare(fairshare.Bound{
 type kind uint8
 
 const (
-	selfSet kind = iota
+	setSelf kind = iota
 	peerSet
 	peerDropped
 	measure

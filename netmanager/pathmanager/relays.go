@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 	"github.com/treeline-edge/treeline/netmanager/tunnel"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
@@ -53,30 +54,21 @@ func (m *Manager) via(p *peer, w paths.Path) tunnel.Path {
 }
 
 func (m *Manager) lookup(addr string) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil || m.asking[addr] {
+	if _, _, err := net.SplitHostPort(addr); err != nil || m.resolving[addr] {
 		return
 	}
 	if a, err := netip.ParseAddrPort(addr); err == nil {
 		m.relays[addr] = []netip.AddrPort{netip.AddrPortFrom(a.Addr().Unmap(), a.Port())}
 		return
 	}
-	m.asking[addr] = true
+	m.resolving[addr] = true
 	m.all.Go(func() {
-		var list []netip.AddrPort
-		n, err := net.DefaultResolver.LookupPort(m.ctx, "udp", port)
-		if err == nil {
-			var ips []netip.Addr
-			ips, err = net.DefaultResolver.LookupNetIP(m.ctx, "ip", host)
-			for _, ip := range ips {
-				list = append(list, netip.AddrPortFrom(ip.Unmap(), uint16(n)))
-			}
-		}
+		list, err := udp.Resolve(m.ctx, addr, nil)
 		if err != nil {
 			m.opt.Log.Warn("look up a peer's relay failed", "relay", addr, "err", err)
 		}
 		m.queue.put(slot{kind: relayFound, relay: addr}, func() {
-			delete(m.asking, addr)
+			delete(m.resolving, addr)
 			if len(list) == 0 && len(m.relays[addr]) > 0 {
 				return // keep the last known addresses
 			}

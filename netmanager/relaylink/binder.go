@@ -49,21 +49,21 @@ type binder struct {
 	own    []netip.AddrPort
 	relays []netip.AddrPort // addresses of the relay, the one in use first
 
-	seq   uint64
-	asked map[uint64]request // requests without an answer
-	next  time.Time          // when to bind or try UDP; zero: never
-	began time.Time          // when a request was last sent
-	fails int                // consecutive unanswered requests
-	tls   bool               // UDP is blocked
-	retry time.Duration      // wait until UDP is tried again
-	up    bool               // bound over UDP
+	seq     uint64
+	pending map[uint64]request // requests without an answer
+	next    time.Time          // when to bind or try UDP; zero: never
+	began   time.Time          // when a request was last sent
+	fails   int                // consecutive unanswered requests
+	tls     bool               // UDP is blocked
+	retry   time.Duration      // wait until UDP is tried again
+	up      bool               // bound over UDP
 
 	mapped   netip.AddrPort
 	alt      uint16 // the relay's other port; 0: not known
 	nat      paths.NAT
 	altAt    time.Time // when to send a request to the other port
 	altFails int
-	life     time.Duration
+	lifetime time.Duration
 	test     int // index of the next test in tests
 	testing  bool
 	epoch    int // of the NAT; results of tests of an earlier epoch are ignored
@@ -91,7 +91,7 @@ type outgoing struct {
 
 func (b *binder) lease(slot uint32, secret []byte) {
 	b.slot, b.secret = slot, secret
-	b.again()
+	b.rebind()
 }
 
 // resolved sets the relay's addresses, in the order in which they are tried.
@@ -106,19 +106,18 @@ func (b *binder) resolved(addrs []netip.AddrPort) {
 		return
 	}
 	b.relays = slices.Clone(addrs)
-	b.again()
+	b.rebind()
 }
 
-// again binds at once, for example after a change of networks, and discards the measurements of the NAT.
-func (b *binder) again() {
-	b.asked = nil
+// rebind binds at once, for example after a change of networks, and discards the measurements of the NAT.
+func (b *binder) rebind() {
+	b.pending = nil
 	b.fails, b.next, b.retry = 0, atOnce, minRetry
-	b.unlearn()
+	b.resetNAT()
 }
 
-// unlearn discards the measurements of the NAT.
-func (b *binder) unlearn() {
-	b.life, b.test, b.testing = 0, 0, false
+func (b *binder) resetNAT() {
+	b.lifetime, b.test, b.testing = 0, 0, false
 	b.epoch++
 	b.altAt, b.altFails = atOnce, 0
 }
@@ -126,32 +125,36 @@ func (b *binder) unlearn() {
 // atOnce is earlier than any current time.
 var atOnce = time.Unix(0, 1)
 
-// nudge binds within a second.
-func (b *binder) nudge() {
+// rebindSoon binds within a second.
+func (b *binder) rebindSoon() {
 	if soon := b.began.Add(time.Second); soon.Before(b.next) {
 		b.fails, b.next = 0, soon
 	}
 }
 
-func (b *binder) tested(epoch int, lived bool) {
+// tested ends a test. survived is its result; without one, because err is the error of the test's socket,
+// the same test begins again.
+func (b *binder) tested(epoch int, survived bool, err error) {
 	if !b.testing || epoch != b.epoch {
 		return
 	}
 	b.testing = false
-	if !lived {
+	switch {
+	case err != nil:
+	case survived:
+		b.lifetime = tests[b.test] * 9 / 10
+		b.test++
+	default:
 		b.test = len(tests)
-		return
 	}
-	b.life = tests[b.test] * 9 / 10
-	b.test++
 }
 
 func (b *binder) interval() time.Duration {
 	switch {
 	case b.nat == paths.Open:
 		return maxInterval
-	case b.life > 0:
-		return min(b.life, maxInterval)
+	case b.lifetime > 0:
+		return min(b.lifetime, maxInterval)
 	}
 	return minInterval
 }
@@ -164,22 +167,22 @@ func (b *binder) step(now time.Time) action {
 	if !b.next.IsZero() && !b.next.After(now) {
 		b.bind(now, &a)
 	}
-	doubt := b.up && b.alt != 0 && b.nat != paths.Open
-	if doubt && !b.altAt.After(now) {
+	unsure := b.up && b.alt != 0 && b.nat != paths.Open
+	if unsure && !b.altAt.After(now) {
 		b.askAlt(now, &a)
 	}
 	if b.up && b.nat != paths.Open && !b.testing && b.test < len(tests) {
 		b.testing, a.test = true, tests[b.test]
 	}
 	a.wake = b.next
-	if doubt && b.altAt.Before(a.wake) {
+	if unsure && b.altAt.Before(a.wake) {
 		a.wake = b.altAt
 	}
 	return a
 }
 
 func (b *binder) bind(now time.Time, a *action) {
-	b.fails += b.lose(now, false)
+	b.fails += b.markLost(now, false)
 	if b.fails < maxFailed {
 		b.began = now
 		b.send(now, a, b.relays[0], request{at: now, bind: !b.tls})
@@ -197,16 +200,16 @@ func (b *binder) bind(now time.Time, a *action) {
 	b.nat, b.mapped = paths.Blocked, netip.AddrPort{}
 }
 
-// lose returns the number of requests whose timeout has passed, and marks them as lost.
-func (b *binder) lose(now time.Time, alt bool) (n int) {
-	for seq, r := range b.asked {
+// markLost marks the requests whose timeout has passed, and returns their number.
+func (b *binder) markLost(now time.Time, alt bool) (n int) {
+	for seq, r := range b.pending {
 		if r.alt == alt && !r.lost {
 			n++
 			r.lost = true
-			b.asked[seq] = r
+			b.pending[seq] = r
 		}
 		if now.Sub(r.at) > maxAge {
-			delete(b.asked, seq)
+			delete(b.pending, seq)
 		}
 	}
 	return n
@@ -214,17 +217,17 @@ func (b *binder) lose(now time.Time, alt bool) (n int) {
 
 func (b *binder) send(now time.Time, a *action, to netip.AddrPort, r request) {
 	b.seq = max(b.seq+1, uint64(now.UnixNano()))
-	if b.asked == nil {
-		b.asked = map[uint64]request{}
+	if b.pending == nil {
+		b.pending = map[uint64]request{}
 	}
-	b.asked[b.seq] = r
+	b.pending[b.seq] = r
 	a.send = append(a.send, outgoing{to, relaywire.Request{Slot: b.slot, Seq: b.seq, Bind: r.bind}})
 }
 
 // askAlt asks the relay's other port which address it sees. A NAT that uses another mapping for that port
 // uses another mapping for every peer.
 func (b *binder) askAlt(now time.Time, a *action) {
-	b.altFails += b.lose(now, true)
+	b.altFails += b.markLost(now, true)
 	if b.altFails >= maxFailed { // possibly a firewall: the kind of NAT stays unknown
 		b.altAt, b.altFails = now.Add(altInterval), 0
 		return
@@ -234,11 +237,11 @@ func (b *binder) askAlt(now time.Time, a *action) {
 }
 
 func (b *binder) answer(now time.Time, ans relaywire.Answer) {
-	r, ok := b.asked[ans.Seq]
+	r, ok := b.pending[ans.Seq]
 	if !ok || ans.Late || ans.Slot != b.slot {
 		return
 	}
-	delete(b.asked, ans.Seq)
+	delete(b.pending, ans.Seq)
 	switch {
 	case ans.Result == relaywire.Stale:
 		b.seq = max(b.seq, ans.Last)
@@ -265,7 +268,7 @@ func (b *binder) answer(now time.Time, ans relaywire.Answer) {
 	if ans.Addr != b.mapped {
 		b.mapped = ans.Addr
 		b.nat = paths.Unknown
-		b.unlearn()
+		b.resetNAT()
 	}
 	b.alt = ans.Alt
 	if slices.Contains(b.own, ans.Addr) {

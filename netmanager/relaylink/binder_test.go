@@ -1,7 +1,9 @@
 package relaylink
 
 import (
+	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,11 +130,11 @@ func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 			d := s.tests[0]
 			s.tests = s.tests[1:]
 			s.run(d)
-			s.b.tested(s.b.epoch, d <= c.lives)
+			s.b.tested(s.b.epoch, d <= c.lives, nil)
 			s.step()
 		}
-		if s.b.life > c.lives {
-			t.Errorf("mappings live %v, the binder assumes %v, want at most that", c.lives, s.b.life)
+		if s.b.lifetime > c.lives {
+			t.Errorf("mappings live %v, the binder assumes %v, want at most that", c.lives, s.b.lifetime)
 		}
 		s.sent = 0
 		s.run(time.Hour)
@@ -146,6 +148,24 @@ func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 	s.run(time.Hour)
 	if s.sent > 34 || len(s.tests) > 0 {
 		t.Errorf("without a NAT: %d requests an hour and tests %v, want at most 34 and none", s.sent, s.tests)
+	}
+}
+
+func TestTestWithoutResultIsRepeated(t *testing.T) {
+	s := newSim(through(public, public))
+	s.run(time.Second)
+	s.b.tested(s.b.epoch, true, nil) // the first silence
+	s.step()
+	for range 3 {
+		s.b.tested(s.b.epoch, false, errors.New("connection refused"))
+		s.step()
+	}
+	if want := []time.Duration{tests[0], tests[1], tests[1], tests[1], tests[1]}; !slices.Equal(s.tests, want) {
+		t.Errorf("silences %v after three errors of the second test's socket, want %v", s.tests, want)
+	}
+	s.b.tested(s.b.epoch, true, nil)
+	if want := tests[1] * 9 / 10; s.b.lifetime != want {
+		t.Errorf("mappings live %v after the second test succeeded, want %v", s.b.lifetime, want)
 	}
 }
 
@@ -197,7 +217,7 @@ func TestSetBackClockRecovers(t *testing.T) {
 	s.run(time.Second)
 	first := s.b.seq
 	s.now = s.now.Add(2 * time.Second)
-	s.b.nudge()
+	s.b.rebindSoon()
 	a := s.b.step(s.now)
 	s.b.answer(s.now, relaywire.Answer{Result: relaywire.Stale, Slot: 7, Seq: a.send[0].req.Seq, Last: first + 1<<60})
 	a = s.b.step(s.now)

@@ -17,17 +17,18 @@ func (v *owner) test(silence time.Duration) {
 	req := relaywire.Request{Slot: v.b.slot, Seq: v.b.seq, Late: silence}
 	relay, secret, epoch := v.b.relays[0], v.b.secret, v.b.epoch
 	v.all.Go(func() {
-		lived, err := v.lives(relay, req, secret)
+		survived, err := v.survives(relay, req, secret)
 		if err != nil {
 			v.l.opt.Log.Debug("test of the NAT's mapping failed", "err", err)
-			pause(v.ctx, silence) // afterwards tested ends the tests of this epoch
+			pause(v.ctx, silence) // before tested begins the test again
 		}
-		_ = v.l.do(v.ctx, func(v *owner) { v.b.tested(epoch, lived) })
+		_ = v.l.do(v.ctx, func(v *owner) { v.b.tested(epoch, survived, err) })
 	})
 }
 
-// lives reports whether the late answer arrived, which means that the NAT kept the mapping.
-func (v *owner) lives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
+// survives reports whether the late answer arrived, which means that the NAT kept the mapping. An error of
+// the socket is no result: the relay or the network may have failed.
+func (v *owner) survives(relay netip.AddrPort, req relaywire.Request, secret []byte) (bool, error) {
 	conn, err := v.l.opt.Probe(relay)
 	if err != nil {
 		return false, err

@@ -17,12 +17,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/relaywire"
+	"github.com/treeline-edge/treeline/internal/udp"
 	"github.com/treeline-edge/treeline/netmanager/overlay/paths"
 )
 
@@ -51,17 +51,17 @@ type Tunnel interface {
 
 // State is the state of a link.
 type State struct {
-	UDP    bool             // the slot is bound over UDP
-	TLS    bool             // the TLS connection is up
-	Relays []netip.AddrPort // addresses of the relay, the one in use first
-	Mapped netip.AddrPort   // this node's address as the relay sees it; zero: not known
-	NAT    paths.NAT
-	Life   time.Duration // least time for which the NAT keeps a mapping; 0: not known
-	RTT    time.Duration // of the last binding
+	UDP      bool             // the slot is bound over UDP
+	TLS      bool             // the TLS connection is up
+	Relays   []netip.AddrPort // addresses of the relay, the one in use first
+	Mapped   netip.AddrPort   // this node's address as the relay sees it; zero: not known
+	NAT      paths.NAT
+	Lifetime time.Duration // least time for which the NAT keeps a mapping; 0: not known
+	RTT      time.Duration // of the last binding
 }
 
 func (s State) equal(o State) bool {
-	return s.UDP == o.UDP && s.TLS == o.TLS && s.Mapped == o.Mapped && s.NAT == o.NAT && s.Life == o.Life && slices.Equal(s.Relays, o.Relays)
+	return s.UDP == o.UDP && s.TLS == o.TLS && s.Mapped == o.Mapped && s.NAT == o.NAT && s.Lifetime == o.Lifetime && slices.Equal(s.Relays, o.Relays)
 }
 
 // Link is a node's link to its relay. Its methods are safe for concurrent use.
@@ -69,11 +69,10 @@ type Link struct {
 	opt      Options
 	in       chan func(*owner) // functions for Run to call
 	received chan packet
-	dial     dialer
 
 	mu     sync.RWMutex // guards the fields below
 	state  State
-	stream *stream // nil: no TLS connection
+	stream *relaywire.Outbox // nil: no TLS connection
 }
 
 type packet struct {
@@ -86,29 +85,24 @@ func New(o Options) *Link {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Resolve == nil {
-		o.Resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
-			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		}
-	}
 	if o.Probe == nil {
 		o.Probe = func(relay netip.AddrPort) (net.Conn, error) {
 			return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(relay))
 		}
 	}
-	l := &Link{opt: o, in: make(chan func(*owner), 16), received: make(chan packet, 64)}
-	return l
+	return &Link{opt: o, in: make(chan func(*owner), 16), received: make(chan packet, 64)}
 }
 
 // owner is the state that Run owns.
 type owner struct {
-	l      *Link
-	t      Tunnel
-	ctx    context.Context
-	all    sync.WaitGroup
-	b      binder
-	addr   string // host:port of the relay
-	asking bool   // a look-up of addr is running
+	l         *Link
+	t         Tunnel
+	ctx       context.Context
+	all       sync.WaitGroup
+	b         binder
+	addr      string             // host:port of the relay
+	cancelTLS context.CancelFunc // ends the goroutine that keeps the TLS connection; nil: there is none
+	resolving bool               // a look-up of addr is running
 }
 
 // SetLease sets the relay and this node's slot there. It blocks until Run accepts it or ctx ends.
@@ -122,7 +116,7 @@ func (l *Link) SetLease(ctx context.Context, r api.Relay, secret []byte) error {
 		}
 		if v.addr != r.Addr {
 			v.addr, v.b.relays, v.b.up = r.Addr, nil, false
-			l.dial.stop()
+			v.stopTLS()
 		}
 		v.b.lease(r.Slot, slices.Clone(secret))
 		v.resolve()
@@ -135,7 +129,7 @@ func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 	return l.do(ctx, func(v *owner) {
 		if !slices.Equal(own, v.b.own) {
 			v.b.own = slices.Clone(own)
-			v.b.again()
+			v.b.rebind()
 		}
 	})
 }
@@ -144,7 +138,7 @@ func (l *Link) SetOwn(ctx context.Context, own []netip.AddrPort) error {
 // have restarted. It does not block.
 func (l *Link) Nudge() {
 	select {
-	case l.in <- func(v *owner) { v.b.nudge() }:
+	case l.in <- func(v *owner) { v.b.rebindSoon() }:
 	default: // Run is busy and will bind anyway
 	}
 }
@@ -192,7 +186,7 @@ func (l *Link) SendTLS(relay netip.AddrPort, slot uint32, ticket uint64, datagra
 	if !own {
 		b = relaywire.AppendTo(b, relay)
 	}
-	return st.out.Put(relaywire.AppendFrame(b, relaywire.Header{Slot: slot, Ticket: ticket}), datagram)
+	return st.Put(relaywire.AppendFrame(b, relaywire.Header{Slot: slot, Ticket: ticket}), datagram)
 }
 
 // Run keeps the link until ctx ends.
@@ -206,7 +200,6 @@ func (l *Link) Run(ctx context.Context, t Tunnel) error {
 	for {
 		select {
 		case <-ctx.Done():
-			l.dial.stop()
 			return nil
 		case f := <-l.in:
 			f(v)
@@ -250,7 +243,7 @@ func (v *owner) act(timer *time.Timer) {
 
 func (v *owner) publish() {
 	s := State{
-		UDP: v.b.up, Relays: slices.Clone(v.b.relays), Mapped: v.b.mapped, NAT: v.b.nat, Life: v.b.life, RTT: v.b.rtt,
+		UDP: v.b.up, Relays: slices.Clone(v.b.relays), Mapped: v.b.mapped, NAT: v.b.nat, Lifetime: v.b.lifetime, RTT: v.b.rtt,
 	}
 	v.l.mu.Lock()
 	s.TLS = v.l.stream != nil
@@ -264,19 +257,19 @@ func (v *owner) publish() {
 
 // resolve looks up the relay's addresses, unless a look-up is running.
 func (v *owner) resolve() {
-	if v.asking || v.addr == "" {
+	if v.resolving || v.addr == "" {
 		return
 	}
-	v.asking = true
+	v.resolving = true
 	addr := v.addr
 	v.all.Go(func() {
-		found, err := v.l.lookup(v.ctx, addr)
+		found, err := udp.Resolve(v.ctx, addr, v.l.opt.Resolve)
 		if err != nil {
 			v.l.opt.Log.Warn("look up relay failed", "relay", addr, "err", err)
 			pause(v.ctx, resolvePause)
 		}
 		_ = v.l.do(v.ctx, func(v *owner) {
-			v.asking = false
+			v.resolving = false
 			if addr == v.addr && err == nil {
 				v.b.resolved(found)
 			} else {
@@ -288,33 +281,6 @@ func (v *owner) resolve() {
 
 // resolvePause is the pause after a failed look-up.
 const resolvePause = 10 * time.Second
-
-func (l *Link) lookup(ctx context.Context, addr string) ([]netip.AddrPort, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return nil, err
-	}
-	ips, err := []netip.Addr(nil), error(nil)
-	if ip, bad := netip.ParseAddr(host); bad == nil {
-		ips = []netip.Addr{ip}
-	} else if ips, err = l.opt.Resolve(ctx, host); err != nil {
-		return nil, err
-	}
-	var list []netip.AddrPort
-	for _, ip := range ips {
-		if ap := netip.AddrPortFrom(ip.Unmap(), uint16(n)); !slices.Contains(list, ap) {
-			list = append(list, ap)
-		}
-	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("%s has no address: %w", host, api.ErrNotFound)
-	}
-	return list, nil
-}
 
 func pause(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)

@@ -22,33 +22,25 @@ const (
 	maxDialPause = time.Minute
 )
 
-type stream struct {
-	out *relaywire.Outbox
-}
-
-// dialer controls the goroutine that keeps a connection. There is at most one.
-type dialer struct{ cancel context.CancelFunc }
-
-func (d *dialer) stop() {
-	if d.cancel != nil {
-		d.cancel()
-		d.cancel = nil
+func (v *owner) stopTLS() {
+	if v.cancelTLS != nil {
+		v.cancelTLS()
+		v.cancelTLS = nil
 	}
 }
 
 // keepTLS starts or ends the TLS connection, as the binder requires.
 func (v *owner) keepTLS() {
-	d := &v.l.dial
 	switch {
-	case v.b.tls && d.cancel == nil && v.l.opt.Dial != nil && v.addr != "":
+	case v.b.tls && v.cancelTLS == nil && v.l.opt.Dial != nil && v.addr != "":
 		v.l.opt.Log.Info("UDP does not reach the relay, using TLS", "relay", v.addr)
-		ctx, cancel := context.WithCancel(v.ctx)
-		d.cancel = cancel
+		var ctx context.Context
+		ctx, v.cancelTLS = context.WithCancel(v.ctx)
 		addr := v.addr
 		v.all.Go(func() { v.connect(ctx, addr) })
-	case v.b.up && d.cancel != nil:
+	case v.b.up && v.cancelTLS != nil:
 		v.l.opt.Log.Info("UDP reaches the relay again", "relay", v.addr)
-		d.stop()
+		v.stopTLS()
 	}
 }
 
@@ -58,7 +50,7 @@ func (v *owner) connect(ctx context.Context, addr string) {
 	wait := minDialPause
 	for ctx.Err() == nil {
 		began := time.Now()
-		if err := v.connected(ctx, addr); err != nil && ctx.Err() == nil {
+		if err := v.carry(ctx, addr); err != nil && ctx.Err() == nil {
 			v.l.opt.Log.Debug("connect to relay over TLS failed", "relay", addr, "err", err)
 		}
 		if time.Since(began) > maxDialPause {
@@ -69,8 +61,8 @@ func (v *owner) connect(ctx context.Context, addr string) {
 	}
 }
 
-// connected dials and carries datagrams until the connection fails or ctx ends.
-func (v *owner) connected(ctx context.Context, addr string) error {
+// carry dials and carries datagrams until the connection fails or ctx ends.
+func (v *owner) carry(ctx context.Context, addr string) error {
 	shake, cancel := context.WithTimeout(ctx, dialTimeout)
 	conn, err := v.l.opt.Dial(shake, addr)
 	cancel()
@@ -82,33 +74,33 @@ func (v *owner) connected(ctx context.Context, addr string) error {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 
-	st := &stream{out: relaywire.NewOutbox()}
+	out := relaywire.NewOutbox()
 	var writers sync.WaitGroup
 	defer writers.Wait()
 	defer cancel()
 	writers.Go(func() {
-		_ = st.out.Run(ctx, conn) // the reader returns the error
+		_ = out.Run(ctx, conn) // the reader returns the error
 		_ = conn.Close()
 	})
-	writers.Go(func() { st.sendKeepAlives(ctx) })
-	v.use(st)
-	defer v.use(nil)
+	writers.Go(func() { sendKeepAlives(ctx, out) })
+	v.setStream(out)
+	defer v.setStream(nil)
 	return v.read(conn)
 }
 
-// use sets the connection, or nil for none, and publishes the state.
-func (v *owner) use(st *stream) {
+// setStream sets the connection, or nil for none, and publishes the state.
+func (v *owner) setStream(out *relaywire.Outbox) {
 	v.l.mu.Lock()
-	v.l.stream = st
+	v.l.stream = out
 	v.l.mu.Unlock()
 	_ = v.l.do(v.ctx, func(*owner) {})
 }
 
-func (st *stream) sendKeepAlives(ctx context.Context) {
+func sendKeepAlives(ctx context.Context, out *relaywire.Outbox) {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for {
-		st.out.Put()
+		out.Put()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -69,7 +69,7 @@ func (f *forwarder) exchange(ctx context.Context, client netip.Addr, q *dns.Msg,
 	}
 	ask := q.Copy()
 	ask.Id = dns.Id()
-	ask.Extra = slices.DeleteFunc(ask.Extra, func(rr dns.RR) bool { _, opt := rr.(*dns.OPT); return !opt })
+	ask.Extra = slices.DeleteFunc(ask.Extra, func(rr dns.RR) bool { return !isOPT(rr) })
 	if o := ask.IsEdns0(); o != nil {
 		o.Option = nil // cookies and client subnets are only for this resolver
 		o.SetUDPSize(udpSize)
@@ -126,7 +126,9 @@ func (f *forwarder) current(ctx context.Context, now time.Time) []netip.AddrPort
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.others(f.named)
+	return slices.DeleteFunc(slices.Clone(f.named), func(s netip.AddrPort) bool {
+		return s.Addr() == wire.ResolverAddr || slices.Contains(f.own, s) || s.Addr().IsUnspecified()
+	})
 }
 
 // check reads the file if it has changed. While it is missing, for example during a replacement, the
@@ -154,15 +156,6 @@ func parseServers(servers []string) (out []netip.AddrPort) {
 	for _, s := range servers {
 		if a, err := netip.ParseAddr(s); err == nil && len(out) < maxServers {
 			out = append(out, netip.AddrPortFrom(a, 53))
-		}
-	}
-	return out
-}
-
-func (f *forwarder) others(of []netip.AddrPort) (out []netip.AddrPort) {
-	for _, s := range of {
-		if s.Addr() != wire.ResolverAddr && !slices.Contains(f.own, s) && !s.Addr().IsUnspecified() {
-			out = append(out, s)
 		}
 	}
 	return out

@@ -83,15 +83,14 @@ func (p packetReader) ReadUDP(conn *net.UDPConn, timeout time.Duration) ([]byte,
 }
 
 // listener accepts only connections from instances on this node, within their bounds.
-func (g *gate) listener(ln net.Listener, local func(netip.Addr) bool) net.Listener {
-	l := &listener{Listener: ln, gate: g, local: local, room: fairshare.NewPool(connections, fairshare.Keep), closed: make(chan struct{})}
+func (g *gate) listener(ln net.Listener) net.Listener {
+	l := &listener{Listener: ln, local: g.local, room: fairshare.NewPool(connections, fairshare.Keep), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
 	return l
 }
 
 type listener struct {
 	net.Listener
-	gate  *gate
 	local func(netip.Addr) bool
 	room  *fairshare.Pool
 

@@ -15,7 +15,7 @@ import (
 
 // Over UDP the client repeats the query; over TCP it would wait.
 func TestOverTCPTooManyQuestionsAreAnswered(t *testing.T) {
-	_, at := serve(t, Config{Overlay: newBook(), Rate: 1})
+	_, at := serve(t, Config{Overlay: newFakeOverlay(), Rate: 1})
 	failed := 0
 	for range 5 {
 		c := dns.Client{Net: "tcp", Timeout: 20 * time.Second}
@@ -35,7 +35,7 @@ func TestOverTCPTooManyQuestionsAreAnswered(t *testing.T) {
 // While it is unknown whether an address is the overlay's, its name is not forwarded, and the
 // query fails.
 func TestAnUndecidedAddressIsNotForwarded(t *testing.T) {
-	b := newBook()
+	b := newFakeOverlay()
 	b.stuck = true
 	_, at := serve(t, Config{Overlay: b, Servers: []netip.AddrPort{upstream(t, 1, "192.0.2.1")}, Wait: 10 * time.Millisecond})
 	if m := ask(t, "udp", at, "9.0.30.10.in-addr.arpa.", dns.TypePTR); m.Rcode != dns.RcodeServerFailure {
@@ -46,32 +46,32 @@ func TestAnUndecidedAddressIsNotForwarded(t *testing.T) {
 	}
 }
 
-// needy is a listener of a process that is out of file descriptors for a while.
-type needy struct {
+// outOfFiles is a listener of a process that is out of file descriptors for a while.
+type outOfFiles struct {
 	net.Listener
 	left, asked int // how often it fails, and how often it was called
 }
 
-func (n *needy) Accept() (net.Conn, error) {
+func (n *outOfFiles) Accept() (net.Conn, error) {
 	if n.asked++; n.asked > n.left {
 		return nil, net.ErrClosed
 	}
 	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", unix.EMFILE)}
 }
-func (*needy) Close() error { return nil }
+func (*outOfFiles) Close() error { return nil }
 
 func TestWithoutFileDescriptorsAcceptPauses(t *testing.T) {
-	g := newGate(New(Config{Overlay: newBook()}).cfg)
-	n := &needy{left: 3}
+	g := newGate(New(Config{Overlay: newFakeOverlay()}).cfg)
+	n := &outOfFiles{left: 3}
 	began := time.Now()
-	if _, err := g.listener(n, g.local).Accept(); !errors.Is(err, net.ErrClosed) || n.asked != 4 {
+	if _, err := g.listener(n).Accept(); !errors.Is(err, net.ErrClosed) || n.asked != 4 {
 		t.Errorf("Accept called the listener %d times: %v, want 4 and ErrClosed", n.asked, err)
 	}
 	if took := time.Since(began); took < (1+2+4)*minPause {
 		t.Errorf("Accept took %s, want three growing pauses", took)
 	}
-	n = &needy{left: 1 << 30}
-	ln := g.listener(n, g.local)
+	n = &outOfFiles{left: 1 << 30}
+	ln := g.listener(n)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
@@ -93,8 +93,9 @@ func TestDNSConnectionsOfOneInstanceAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGate(New(Config{Overlay: newBook()}).cfg)
-	l := g.listener(tcp, func(netip.Addr) bool { return true }).(*listener)
+	g := newGate(New(Config{Overlay: newFakeOverlay()}).cfg)
+	g.local = func(netip.Addr) bool { return true }
+	l := g.listener(tcp).(*listener)
 	accepted := make(chan struct{})
 	go func() {
 		defer close(accepted)

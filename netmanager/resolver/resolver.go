@@ -127,7 +127,7 @@ func (r *Resolver) Serve(ctx context.Context, pc net.PacketConn, ln net.Listener
 			ReadTimeout: udpRead,
 		},
 		{
-			Listener: r.gate.listener(ln, r.cfg.Overlay.Local), Handler: handler, MsgAcceptFunc: accept,
+			Listener: r.gate.listener(ln), Handler: handler, MsgAcceptFunc: accept,
 			ReadTimeout: tcpIdle, WriteTimeout: tcpIdle, IdleTimeout: func() time.Duration { return tcpIdle }, MaxTCPQueries: 128,
 		},
 	}
@@ -207,7 +207,7 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 		}
 	}
 	if q.IsEdns0() == nil {
-		dropOpt(reply)
+		reply.Extra = slices.DeleteFunc(reply.Extra, isOPT)
 	} else if reply.IsEdns0() == nil {
 		reply.SetEdns0(udpSize, false)
 	}
@@ -216,14 +216,7 @@ func (r *Resolver) serve(ctx context.Context, w dns.ResponseWriter, q *dns.Msg) 
 	_ = w.WriteMsg(reply) // the client repeats a query without an answer
 }
 
-func dropOpt(m *dns.Msg) {
-	for i, rr := range m.Extra {
-		if _, ok := rr.(*dns.OPT); ok {
-			m.Extra = append(m.Extra[:i], m.Extra[i+1:]...)
-			return
-		}
-	}
-}
+func isOPT(rr dns.RR) bool { return rr.Header().Rrtype == dns.TypeOPT }
 
 // answer returns the reply to a query; nil: none.
 func (r *Resolver) answer(ctx context.Context, client netip.Addr, q *dns.Msg, tcp bool) *dns.Msg {
@@ -285,7 +278,7 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 			reply.Answer = append(reply.Answer, &dns.A{Hdr: head(question.Name, dns.TypeA), A: ip.AsSlice()})
 		}
 	case dns.TypeAAAA:
-		for _, ip := range a.Twins {
+		for _, ip := range a.Addrs6 {
 			reply.Answer = append(reply.Answer, &dns.AAAA{Hdr: head(question.Name, dns.TypeAAAA), AAAA: ip.AsSlice()})
 		}
 	case dns.TypePTR:
@@ -296,8 +289,8 @@ func (r *Resolver) own(ctx context.Context, client netip.Addr, q *dns.Msg) *dns.
 		for _, t := range a.SRV {
 			reply.Answer = append(reply.Answer, &dns.SRV{Hdr: head(question.Name, dns.TypeSRV), Priority: 0, Weight: t.Weight, Port: t.Port, Target: t.Name})
 			reply.Extra = append(reply.Extra, &dns.A{Hdr: head(t.Name, dns.TypeA), A: t.Address.AsSlice()})
-			if t.Twin.IsValid() {
-				reply.Extra = append(reply.Extra, &dns.AAAA{Hdr: head(t.Name, dns.TypeAAAA), AAAA: t.Twin.AsSlice()})
+			if t.Address6.IsValid() {
+				reply.Extra = append(reply.Extra, &dns.AAAA{Hdr: head(t.Name, dns.TypeAAAA), AAAA: t.Address6.AsSlice()})
 			}
 		}
 	case dns.TypeSOA:
@@ -320,12 +313,12 @@ func soa() *dns.SOA {
 	}
 }
 
-var errGaveUp = errors.New("no answer in time")
+var errWaitOver = errors.New("no answer in time")
 
 // await looks a name up and waits up to Config.Wait for the cluster's first answer. Without an answer,
 // the name does not exist for now or the look-up fails (see overlay.Answer.Failed).
 func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (overlay.Answer, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errGaveUp)
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.Wait, errWaitOver)
 	defer cancel()
 	for {
 		wake := r.listen(name) // before Lookup, so that no answer is missed
@@ -336,20 +329,20 @@ func (r *Resolver) await(ctx context.Context, client netip.Addr, name string) (o
 			return a, err
 		case ctx.Err() != nil:
 			r.unlisten(name, wake)
-			return gaveUp(ctx, overlay.Answer{Failed: err != nil || a.Failed})
+			return afterWait(ctx, overlay.Answer{Failed: err != nil || a.Failed})
 		}
 		select {
 		case <-wake:
 		case <-ctx.Done():
 			r.unlisten(name, wake)
-			return gaveUp(ctx, a)
+			return afterWait(ctx, a)
 		}
 	}
 }
 
-// gaveUp returns the answer after Config.Wait; an error if the resolver stops.
-func gaveUp(ctx context.Context, a overlay.Answer) (overlay.Answer, error) {
-	if err := context.Cause(ctx); !errors.Is(err, errGaveUp) {
+// afterWait returns the answer after Config.Wait; an error if the resolver stops.
+func afterWait(ctx context.Context, a overlay.Answer) (overlay.Answer, error) {
+	if err := context.Cause(ctx); !errors.Is(err, errWaitOver) {
 		return overlay.Answer{}, err
 	}
 	return overlay.Answer{Known: true, Failed: a.Failed, Stay: time.Second}, nil

@@ -24,23 +24,23 @@ import (
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
 
-// book is an Overlay with the answers that the test puts into it.
-type book struct {
-	mu    sync.Mutex
-	known map[string]overlay.Answer
-	asked int
-	shut  bool // no address is local
-	stuck bool // Covers blocks
-	heard chan string
+// fakeOverlay is an Overlay with the answers that the test puts into it.
+type fakeOverlay struct {
+	mu      sync.Mutex
+	known   map[string]overlay.Answer
+	asked   int
+	shut    bool // no address is local
+	stuck   bool // Covers blocks
+	lookups chan string
 }
 
-func (b *book) Local(netip.Addr) bool {
+func (b *fakeOverlay) Local(netip.Addr) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.shut
 }
 
-func (b *book) Covers(ctx context.Context, name string) (bool, error) {
+func (b *fakeOverlay) Covers(ctx context.Context, name string) (bool, error) {
 	if b.stuck {
 		<-ctx.Done()
 		return false, ctx.Err()
@@ -49,20 +49,20 @@ func (b *book) Covers(ctx context.Context, name string) (bool, error) {
 	return ok && a.Is4() && a.As4()[0] == 10, nil
 }
 
-func (b *book) Lookup(_ context.Context, _ netip.Addr, name string) (overlay.Answer, error) {
+func (b *fakeOverlay) Lookup(_ context.Context, _ netip.Addr, name string) (overlay.Answer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	if b.heard != nil {
+	if b.lookups != nil {
 		select {
-		case b.heard <- name:
+		case b.lookups <- name:
 		default:
 		}
 	}
 	return b.known[strings.ToLower(name)], nil
 }
 
-func (b *book) write(name string, a overlay.Answer) {
+func (b *fakeOverlay) write(name string, a overlay.Answer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.known[name] = a
@@ -114,17 +114,17 @@ func ask(t testing.TB, network, at, name string, kind uint16) *dns.Msg {
 	return m
 }
 
-func newBook() *book {
+func newFakeOverlay() *fakeOverlay {
 	ip := netip.MustParseAddr
-	return &book{known: map[string]overlay.Answer{
-		"web.treeline.":           {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Twins: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
+	return &fakeOverlay{known: map[string]overlay.Answer{
+		"web.treeline.":           {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.1")}, Addrs6: []netip.Addr{ip("fd74:6c6e:2::a1e:1")}, Stay: time.Hour},
 		"old.treeline.":           {Known: true, Found: true, Addrs: []netip.Addr{ip("10.30.0.2")}, Stay: 1500 * time.Millisecond},
 		"not.treeline.":           {Known: true},
 		"2.0.30.10.in-addr.arpa.": {Known: true},
 		"any.rr.not.treeline.":    {Known: true, Failed: true},
 		"any.rr.new.treeline.":    {Failed: true},
 		"_http._tcp.web.treeline.": {Known: true, Found: true, SRV: []overlay.Target{
-			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Twin: ip("fd74:6c6e:2::a1e:7"), Port: 8080, Weight: 1},
+			{Name: "0.instance.web.eu.shop.prod.treeline.", Address: ip("10.30.0.7"), Address6: ip("fd74:6c6e:2::a1e:7"), Port: 8080, Weight: 1},
 		}},
 		"treeline.":               {Known: true, Found: true},
 		"1.0.30.10.in-addr.arpa.": {Known: true, Found: true, PTR: "any.rr.web.eu.shop.prod.treeline."},
@@ -132,7 +132,7 @@ func newBook() *book {
 }
 
 func TestOwnNames(t *testing.T) {
-	_, at := serve(t, Config{Overlay: newBook()})
+	_, at := serve(t, Config{Overlay: newFakeOverlay()})
 	for _, c := range []struct {
 		name  string
 		kind  uint16
@@ -178,7 +178,7 @@ func TestOwnNames(t *testing.T) {
 
 // The answer to an SRV query has the addresses of both families.
 func TestServicesComeWithTheirAddresses(t *testing.T) {
-	_, at := serve(t, Config{Overlay: newBook()})
+	_, at := serve(t, Config{Overlay: newFakeOverlay()})
 	m := ask(t, "udp", at, "_http._tcp.web.treeline.", dns.TypeSRV)
 	got := ""
 	for _, rr := range m.Extra {
@@ -192,11 +192,11 @@ func TestServicesComeWithTheirAddresses(t *testing.T) {
 
 // A long answer is truncated over UDP and complete over TCP, with and without EDNS.
 func TestTruncatedAnswersAreCompleteByTCP(t *testing.T) {
-	b := newBook()
+	b := newFakeOverlay()
 	var many []overlay.Target
 	for n := range 100 {
 		a := netip.AddrFrom4([4]byte{10, 30, 0, byte(n)})
-		many = append(many, overlay.Target{Name: fmt.Sprintf("%d.instance.big.eu.shop.prod.treeline.", n), Address: a, Twin: netip.AddrFrom16(a.As16()), Port: 1, Weight: 1})
+		many = append(many, overlay.Target{Name: fmt.Sprintf("%d.instance.big.eu.shop.prod.treeline.", n), Address: a, Address6: netip.AddrFrom16(a.As16()), Port: 1, Weight: 1})
 	}
 	b.known["_x._tcp.big.treeline."] = overlay.Answer{Known: true, Found: true, SRV: many}
 	_, at := serve(t, Config{Overlay: b})
@@ -218,7 +218,7 @@ func TestTruncatedAnswersAreCompleteByTCP(t *testing.T) {
 }
 
 func TestALaterEDNSVersionIsRefused(t *testing.T) {
-	_, at := serve(t, Config{Overlay: newBook()})
+	_, at := serve(t, Config{Overlay: newFakeOverlay()})
 	q := new(dns.Msg).SetQuestion("web.treeline.", dns.TypeA)
 	q.SetEdns0(1232, false)
 	q.IsEdns0().SetVersion(1)
@@ -228,12 +228,12 @@ func TestALaterEDNSVersionIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnUnknownNameIsAwaited(t *testing.T) {
-	b := newBook()
-	b.heard = make(chan string, 1)
+func TestALookupWaitsForAnUnknownName(t *testing.T) {
+	b := newFakeOverlay()
+	b.lookups = make(chan string, 1)
 	r, at := serve(t, Config{Overlay: b, Wait: time.Minute})
 	go func() {
-		name := <-b.heard
+		name := <-b.lookups
 		b.write(name, overlay.Answer{Known: true, Found: true, Addrs: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
 		r.Answered(name)
 	}()
@@ -248,7 +248,7 @@ func TestAnUnknownNameIsAwaited(t *testing.T) {
 }
 
 func TestAnUnknownNameIsNXDOMAINAfterAWhile(t *testing.T) {
-	r, at := serve(t, Config{Overlay: newBook(), Wait: 20 * time.Millisecond})
+	r, at := serve(t, Config{Overlay: newFakeOverlay(), Wait: 20 * time.Millisecond})
 	m := ask(t, "udp", at, "never.treeline.", dns.TypeA)
 	if m.Rcode != dns.RcodeNameError || len(m.Ns) != 1 || m.Ns[0].(*dns.SOA).Minttl > maxTTL {
 		t.Fatalf("answer %v, want NXDOMAIN with a short SOA", m)
@@ -264,9 +264,9 @@ func TestAnUnknownNameIsNXDOMAINAfterAWhile(t *testing.T) {
 }
 
 // Queries for one name in several spellings wait, and one call of Answered wakes them all.
-func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
-	b := newBook()
-	b.heard = make(chan string, 10)
+func TestAnAnswerReachesQueriesInOtherSpellings(t *testing.T) {
+	b := newFakeOverlay()
+	b.lookups = make(chan string, 10)
 	r, at := serve(t, Config{Overlay: b, Wait: time.Minute})
 	var g sync.WaitGroup
 	spellings := []string{"new.treeline.", "NEW.treeline.", "nEw.TreeLine."}
@@ -278,7 +278,7 @@ func TestAnAnswerReachesThoseWhoSpeltItOtherwise(t *testing.T) {
 		})
 	}
 	for range spellings {
-		<-b.heard
+		<-b.lookups
 	}
 	b.write("new.treeline.", overlay.Answer{Known: true, Found: true, Addrs: []netip.Addr{netip.MustParseAddr("10.30.0.9")}})
 	r.Answered("new.treeline.")
@@ -333,7 +333,7 @@ func TestOtherNamesAreForwarded(t *testing.T) {
 	}
 	defer dead.Close()
 	servers := []netip.AddrPort{netip.MustParseAddrPort(dead.LocalAddr().String()), upstream(t, 40, "192.0.2.1")}
-	b := newBook()
+	b := newFakeOverlay()
 	_, at := serve(t, Config{Overlay: b, Servers: servers, Forward: 2 * time.Second})
 	if m := ask(t, "udp", at, "example.org.", dns.TypeA); !m.Truncated || len(m.Answer) == 0 || packed(m) > dns.MinMsgSize {
 		t.Fatalf("answer without EDNS: %d bytes, truncated %v, want at most %d bytes, truncated", packed(m), m.Truncated, dns.MinMsgSize)
@@ -439,7 +439,7 @@ func TestClientsWithSlowServersLeaveRoomForOthers(t *testing.T) {
 		_ = server.ActivateAndServe()
 	}()
 	<-started
-	r := New(Config{Overlay: newBook(), Servers: []netip.AddrPort{netip.MustParseAddrPort(slow.LocalAddr().String())}, Forward: time.Minute})
+	r := New(Config{Overlay: newFakeOverlay(), Servers: []netip.AddrPort{netip.MustParseAddrPort(slow.LocalAddr().String())}, Forward: time.Minute})
 	var g sync.WaitGroup
 	t.Cleanup(func() {
 		close(release)
@@ -510,7 +510,7 @@ func TestForwardsOfOneClientLeaveRoom(t *testing.T) {
 // Clients that are not instances of this node get no answer by UDP or TCP, and no error, which
 // could be sent to a forged address.
 func TestClientsOutsideAreNotServed(t *testing.T) {
-	b := newBook()
+	b := newFakeOverlay()
 	b.shut = true
 	_, at := serve(t, Config{Overlay: b})
 	for _, network := range []string{"udp", "tcp"} {
@@ -527,7 +527,7 @@ func TestClientsOutsideAreNotServed(t *testing.T) {
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {
-	r := New(Config{Overlay: newBook()})
+	r := New(Config{Overlay: newFakeOverlay()})
 	for range 20 {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
@@ -541,7 +541,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 }
 
 func TestAFloodIsBounded(t *testing.T) {
-	b := newBook()
+	b := newFakeOverlay()
 	g := newGate(Config{Overlay: b, Rate: 100, PerClient: 10, InFlight: 25})
 	now := time.Now()
 	in := 0
@@ -591,9 +591,9 @@ func TestAFloodIsBounded(t *testing.T) {
 	}
 }
 
-// TestAnAnswerIsNoAmplifier checks the size of answers to all kinds of queries.
-func TestAnAnswerIsNoAmplifier(t *testing.T) {
-	b := newBook()
+// TestAnswersAreNoAmplifiers checks the size of answers to all kinds of queries.
+func TestAnswersAreNoAmplifiers(t *testing.T) {
+	b := newFakeOverlay()
 	big := overlay.Answer{Known: true, Found: true, Stay: time.Second}
 	for n := range 2000 {
 		a := netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)})
@@ -642,7 +642,7 @@ func FuzzHostileQueries(f *testing.F) {
 		f.Add(raw)
 	}
 	f.Add([]byte{})
-	r := New(Config{Overlay: newBook(), Wait: time.Millisecond, Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, Forward: time.Millisecond})
+	r := New(Config{Overlay: newFakeOverlay(), Wait: time.Millisecond, Servers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, Forward: time.Millisecond})
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		q := new(dns.Msg)
 		if q.Unpack(raw) != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// door is an overlay that checks that its arguments are valid.
-type door struct{ t *testing.T }
+// fakeOverlay is an overlay that checks that its arguments are valid.
+type fakeOverlay struct{ t *testing.T }
 
-func (d door) instance(id api.InstanceID) {
+func (d fakeOverlay) instance(id api.InstanceID) {
 	if _, err := api.ParseInstanceID(string(id)); err != nil {
 		d.t.Errorf("let in: %v", err)
 	}
 }
 
-func (d door) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
+func (d fakeOverlay) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
 	d.instance(a.Instance)
 	if len(a.NetNS) == 0 || a.NetNS[0] != '/' || len(a.Ports) > api.MaxPorts || a.BandwidthIn < 0 || a.BandwidthOut < 0 {
 		d.t.Errorf("let in: %+v", a)
@@ -33,15 +33,15 @@ func (d door) Attach(_ context.Context, a wire.Attach) (wire.Attached, error) {
 	return wire.Attached{Key: a.Key}, nil
 }
 
-func (d door) Detach(_ context.Context, k wire.Key) error { d.instance(k.Instance); return nil }
+func (d fakeOverlay) Detach(_ context.Context, k wire.Key) error { d.instance(k.Instance); return nil }
 
-func (d door) Drain(_ context.Context, k wire.Key) error          { d.instance(k.Instance); return nil }
-func (door) Attachments(context.Context) ([]wire.Attached, error) { return nil, nil }
-func (door) View(context.Context, string) (any, error)            { return api.NetStatus{}, nil }
-func (door) Down(context.Context, wire.NetDown) error             { return nil }
-func (door) Link(context.Context, bool) error                     { return nil }
+func (d fakeOverlay) Drain(_ context.Context, k wire.Key) error          { d.instance(k.Instance); return nil }
+func (fakeOverlay) Attachments(context.Context) ([]wire.Attached, error) { return nil, nil }
+func (fakeOverlay) View(context.Context, string) (any, error)            { return api.NetStatus{}, nil }
+func (fakeOverlay) Down(context.Context, wire.NetDown) error             { return nil }
+func (fakeOverlay) Link(context.Context, bool) error                     { return nil }
 
-func (d door) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
+func (d fakeOverlay) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
 	d.instance(from)
 	if to == "" || len(to) > 255 {
 		d.t.Errorf("let in: %q", to)
@@ -49,7 +49,7 @@ func (d door) Trace(_ context.Context, from api.InstanceID, to string) (api.NetT
 	return api.NetTrace{}, nil
 }
 
-func (d door) Capture(_ context.Context, c Capture, _ io.Writer) error {
+func (d fakeOverlay) Capture(_ context.Context, c Capture, _ io.Writer) error {
 	d.instance(c.Instance)
 	if c.For < time.Second || c.For > MaxCaptureTime || c.Bytes <= 0 || c.Bytes > MaxCaptureBytes {
 		d.t.Errorf("let in: %+v", c)
@@ -57,7 +57,7 @@ func (d door) Capture(_ context.Context, c Capture, _ io.Writer) error {
 	return nil
 }
 
-func (door) Events(_ context.Context, write func(wire.NetEvent) error) error {
+func (fakeOverlay) Events(_ context.Context, write func(wire.NetEvent) error) error {
 	return errors.Join(write(wire.NetEvent{}), errors.New("over"))
 }
 
@@ -80,7 +80,7 @@ func FuzzRequests(f *testing.F) {
 			return // no client can send it
 		}
 		w := httptest.NewRecorder()
-		Handler(door{t}).ServeHTTP(w, r)
+		Handler(fakeOverlay{t}).ServeHTTP(w, r)
 		if w.Code >= 500 && w.Code != http.StatusServiceUnavailable || w.Code == http.StatusOK && w.Body.Len() > 0 && !json.Valid(w.Body.Bytes()) {
 			t.Errorf("%s %s: status %d with an unexpected body %s", method, path, w.Code, w.Body)
 		}

@@ -98,7 +98,7 @@ func Handler(o Overlay) http.Handler {
 		}
 		to := r.FormValue("to")
 		if to == "" || len(to) > 255 {
-			return fmt.Errorf("to is missing or too long: give a name or an address: %w", api.ErrInvalid)
+			return fmt.Errorf("parameter \"to\" is missing or too long: give a name or an address: %w", api.ErrInvalid)
 		}
 		return answer(w)(anyOf(o.Trace(r.Context(), from, to)))
 	})

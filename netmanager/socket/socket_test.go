@@ -104,7 +104,7 @@ func start(t *testing.T) (*fake, *netsock.Client, string) {
 	return f, netsock.New(path), path
 }
 
-func TestWhatIsAskedArrives(t *testing.T) {
+func TestRequestsReachTheOverlay(t *testing.T) {
 	f, c, _ := start(t)
 	a := wire.Attach{Key: key, NetNS: "/proc/1/ns/net", Ports: []api.PortMap{{Host: 80, Instance: 8080, Protocol: "tcp"}}}
 	at, err := c.Attach(t.Context(), a)
@@ -171,7 +171,7 @@ func TestEventsAreStreamed(t *testing.T) {
 	}
 }
 
-func TestTheDoorIsClosedToNonsense(t *testing.T) {
+func TestInvalidRequestsAreRefused(t *testing.T) {
 	f, c, path := start(t)
 	for name, a := range map[string]wire.Attach{
 		"no instance":    {NetNS: "/ns"},
@@ -234,7 +234,7 @@ func TestCapture(t *testing.T) {
 }
 
 // The number of captures is limited per tenant and in total.
-func TestCapturesAreFew(t *testing.T) {
+func TestCapturesAreBounded(t *testing.T) {
 	f, c, _ := start(t)
 	f.goesOn = true
 	open := func(tenant string) (io.ReadCloser, error) {
@@ -286,14 +286,14 @@ func TestListenAfterACrash(t *testing.T) {
 	ln.Close()
 }
 
-func TestAPathThatIsTooLongIsNamed(t *testing.T) {
+func TestAPathThatIsTooLongIsInTheError(t *testing.T) {
 	path := filepath.Join(t.TempDir(), strings.Repeat("d", 100), "net.sock")
 	if _, err := Listen(path); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "at most 107") {
 		t.Error(err)
 	}
 }
 
-func TestAListIsOneDocumentHoweverLong(t *testing.T) {
+func TestALongListIsOneDocument(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		w := httptest.NewRecorder()
 		list(w, reflect.ValueOf(slices.Repeat([]int{7}, n)))

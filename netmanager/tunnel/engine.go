@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -52,12 +51,12 @@ type Lease struct {
 type Engine struct {
 	cfg  Config
 	id   session.Identity
-	conn atomic.Pointer[udp.Conn]
+	conn *udp.Conn
 
 	// Read on the data path. Writers hold mu and replace the whole value.
 	lease   atomic.Pointer[lease]
 	routes  atomic.Pointer[routes]
-	here    atomic.Pointer[map[uint32]struct{}] // endpoints on this node; nil: not known
+	local   atomic.Pointer[map[uint32]struct{}] // addresses of instances on this node; nil: not known
 	indexes atomic.Pointer[map[uint32]*keys]
 
 	queue chan handshake // handshake messages for the keeper
@@ -67,15 +66,14 @@ type Engine struct {
 
 	fragments atomic.Uint32 // last identification of a fragmented packet
 
-	mu     sync.Mutex // guards the fields below, and the fields of peer that are marked so
-	peers  map[api.PeerKey]*peer
-	active map[*peer]struct{}       // peers with timers
-	tries  map[uint32]*peer         // by the receiver index of the response
-	held   map[api.PeerKey]stranger // initiations of unknown peers
-	stamp  uint64                   // of the last initiation
-	events []Event
-	gone   Total // totals of removed peers
-	closed bool
+	mu        sync.Mutex // guards the fields below, and the fields of peer that are marked so
+	peers     map[api.PeerKey]*peer
+	active    map[*peer]struct{}       // peers with timers
+	tries     map[uint32]*peer         // by the receiver index of the response
+	strangers map[api.PeerKey]stranger // initiations of unknown peers
+	stamp     uint64                   // of the last initiation
+	events    []Event
+	removed   Total // totals of removed peers
 }
 
 // New opens the socket. Run carries packets.
@@ -95,12 +93,11 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		cfg: cfg, id: id, queue: make(chan handshake, 128), wake: make(chan struct{}, 1),
-		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, held: map[api.PeerKey]stranger{},
+		cfg: cfg, id: id, conn: conn, queue: make(chan handshake, 128), wake: make(chan struct{}, 1),
+		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, strangers: map[api.PeerKey]stranger{},
 		tries: map[uint32]*peer{},
 	}
 	e.fragments.Store(uint32(time.Now().UnixNano())) // fragments of an earlier process may still arrive
-	e.conn.Store(conn)
 	e.lease.Store(&lease{})
 	e.routes.Store(&routes{})
 	e.indexes.Store(&map[uint32]*keys{})
@@ -116,10 +113,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	g.Go(func() error { return e.keep(ctx) })
 	g.Go(func() error {
 		<-ctx.Done()
-		e.mu.Lock()
-		e.closed = true
-		e.mu.Unlock()
-		return errors.Join(e.cfg.Device.Close(), e.conn.Load().Close())
+		return errors.Join(e.cfg.Device.Close(), e.conn.Close())
 	})
 	if err := g.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("tunnel: %w", err)
@@ -131,42 +125,20 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) Public() api.PeerKey { return e.id.Public() }
 
 // Local returns the address of the UDP socket.
-func (e *Engine) Local() netip.AddrPort { return e.conn.Load().Local() }
-
-// Rebind reopens the socket on the same port, for example after a change of the host's network. Sessions
-// stay. After an error Run ends.
-func (e *Engine) Rebind() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return net.ErrClosed
-	}
-	old := e.conn.Load()
-	if err := old.Close(); err != nil {
-		return fmt.Errorf("rebind: %w", err)
-	}
-	conn, err := udp.Listen(netip.AddrPortFrom(e.cfg.Listen.Addr(), old.Local().Port()))
-	if err != nil {
-		return fmt.Errorf("rebind: %w", err)
-	}
-	e.conn.Store(conn)
-	return nil
-}
+func (e *Engine) Local() netip.AddrPort { return e.conn.Local() }
 
 // SetSelf sets the node's lease.
-func (e *Engine) SetSelf(l Lease) {
-	e.lease.Store(newLease(l))
-}
+func (e *Engine) SetSelf(l Lease) { e.lease.Store(newLease(l)) }
 
-// SetHere sets which addresses of the node's subnet are in use. Packets to other addresses are reported
+// SetLocal sets which addresses of the node's subnet are in use. Packets to other addresses are reported
 // as Stray, and still written to the device.
-func (e *Engine) SetHere(addresses []netip.Addr) {
+func (e *Engine) SetLocal(addresses []netip.Addr) {
 	m := make(map[uint32]struct{}, len(addresses))
 	for _, a := range addresses {
 		b := a.As4()
 		m[binary.BigEndian.Uint32(b[:])] = struct{}{}
 	}
-	e.here.Store(&m)
+	e.local.Store(&m)
 }
 
 // SetPeer adds a peer, or changes its subnets and endpoints. The caller has verified its proof. Until
@@ -191,8 +163,8 @@ func (e *Engine) SetPeer(p api.Peer) {
 	q.subnets.Store(&subnets)
 	q.endpoints = slices.Clone(p.Endpoints)
 	e.reroute()
-	if _, ok := e.held[p.Key]; ok {
-		e.poke()
+	if _, ok := e.strangers[p.Key]; ok {
+		e.wakeKeeper()
 	}
 }
 
@@ -200,12 +172,12 @@ func (e *Engine) SetPeer(p api.Peer) {
 func (e *Engine) DropPeer(key api.PeerKey) {
 	e.with(key, func(p *peer) {
 		delete(e.peers, key)
-		e.gone.add(&p.traffic)
+		e.removed.add(&p.traffic)
 		delete(e.active, p)
 		p.send.Store(nil)
 		p.dropped = true
 		e.endTry(p)
-		e.unlist(append(p.older[:], p.current, p.next)...)
+		e.removeKeys(append(p.older[:], p.current, p.next)...)
 		e.reroute()
 	})
 }
@@ -225,7 +197,7 @@ func (e *Engine) SetPath(key api.PeerKey, path Path) {
 		p.fixed = path != Path{}
 		if p.fixed {
 			p.path.Store(&path)
-			e.look(p)
+			e.activate(p)
 		}
 	})
 }
@@ -236,7 +208,7 @@ func (e *Engine) SetTries(key api.PeerKey, paths ...Path) {
 		p.tries = slices.Clone(paths)
 		if p.try != nil { // try the new paths at once
 			p.try.at = time.Time{}
-			e.poke()
+			e.wakeKeeper()
 		}
 	})
 }
@@ -252,7 +224,7 @@ func (e *Engine) SetMTU(key api.PeerKey, n int) {
 func (e *Engine) Connect(key api.PeerKey) {
 	e.with(key, func(p *peer) {
 		if s := p.send.Load(); s == nil || s.Old(time.Now()) {
-			e.want(p)
+			e.startHandshake(p)
 		}
 	})
 }
@@ -300,7 +272,7 @@ func (e *Engine) sendOne(via Path, b []byte) error {
 		}
 		return nil
 	}
-	return e.conn.Load().NewSender().Send(via.Addr, b, len(b))
+	return e.conn.NewSender().Send(via.Addr, b, len(b))
 }
 
 // Receive handles a datagram that came over a relay's TLS connection. It may modify the datagram.
@@ -308,7 +280,7 @@ func (e *Engine) Receive(from Path, datagram []byte) {
 	e.rx.take(from, udp.Message{Data: datagram, Each: len(datagram)})
 }
 
-func (e *Engine) poke() {
+func (e *Engine) wakeKeeper() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -322,6 +294,13 @@ const maxEvents = 4096
 func (e *Engine) post(ev Event) {
 	if e.cfg.Hooks.Event != nil && len(e.events) < maxEvents {
 		e.events = append(e.events, ev)
-		e.poke()
+		e.wakeKeeper()
 	}
+}
+
+// report is post for callers that do not hold mu.
+func (e *Engine) report(ev Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.post(ev)
 }

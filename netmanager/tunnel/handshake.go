@@ -15,10 +15,10 @@ func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
 	e := k.e
 	switch session.Type(msg) {
 	case session.TypeInitiation:
-		if len(e.queue) >= busyQueue {
-			k.busy = now.Add(busyFor)
+		if len(e.queue) >= longQueue {
+			k.cookiesUntil = now.Add(cookiePeriod)
 		}
-		switch k.gate.Check(now, msg, from.Addr, from.relayed(), now.Before(k.busy)) {
+		switch k.gate.Check(now, msg, from.Addr, from.relayed(), now.Before(k.cookiesUntil)) {
 		case session.Pass:
 			k.initiation(now, from, msg)
 		case session.AskCookie:
@@ -51,12 +51,12 @@ func (k *keeper) initiation(now time.Time, from Path, msg []byte) {
 		k.answer(now, p, offer, from, msg)
 		return
 	}
-	_, known := e.held[offer.Peer]
-	if offer.Peer == e.id.Public() || !known && len(e.held) >= maxStrangers {
+	_, known := e.strangers[offer.Peer]
+	if offer.Peer == e.id.Public() || !known && len(e.strangers) >= maxStrangers {
 		e.drops.add(Flooded, 1)
 		return
 	}
-	e.held[offer.Peer] = stranger{offer, slices.Clone(msg), from, now.Add(strangerFor)}
+	e.strangers[offer.Peer] = stranger{offer, slices.Clone(msg), from, now.Add(strangerFor)}
 	if !known {
 		e.post(UnknownPeer{offer.Peer, offer.Hello.Claim})
 	}
@@ -66,7 +66,7 @@ func (k *keeper) initiation(now time.Time, from Path, msg []byte) {
 // mu is held.
 func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path, msg []byte) {
 	e := k.e
-	back := p.back(from)
+	back := p.replyPaths(from)
 	if len(back) == 0 {
 		p.traffic.drops.add(NoPath, 1)
 		return
@@ -79,7 +79,7 @@ func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path,
 				k.out = append(k.out, outgoing{b, p.answered.msg})
 			}
 			return
-		case p.heard.Load() != 0 && now.Sub(epoch.Add(time.Duration(p.heard.Load()))) < replayWithin,
+		case p.received.Load() != 0 && now.Sub(epoch.Add(time.Duration(p.received.Load()))) < replayWithin,
 			p.next != nil && now.Sub(p.next.Created) < time.Second:
 			p.traffic.drops.add(Replayed, 1)
 			return
@@ -93,17 +93,16 @@ func (k *keeper) answer(now time.Time, p *peer, offer *session.Offer, from Path,
 	}
 	session.Sign(reply, p.key, [16]byte{})
 	s.Created = now
-	e.unlist(p.next)
+	e.removeKeys(p.next)
 	p.next = &keys{Session: s, peer: p}
-	e.list(p.next)
+	e.addKeys(p.next)
 	p.answered = answer{ephemeral, reply}
-	e.look(p)
+	e.activate(p)
 	for _, b := range back {
 		k.out = append(k.out, outgoing{b, reply})
 	}
 }
 
-// confirm records that a peer has used the session that was offered to it.
 func (e *Engine) confirm(ks *keys, from Path, now time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,20 +135,18 @@ func (k *keeper) response(now time.Time, from Path, msg []byte) {
 	}
 	ks := &keys{Session: s, peer: p}
 	ks.confirmed.Store(true)
-	e.list(ks)
-	p.heard.Store(stamp(now))
+	e.addKeys(ks)
+	p.received.Store(stamp(now))
 	e.establish(p, ks, from, rtt)
-	if p.silent.CompareAndSwap(true, false) {
-		e.post(Heard{p.key, from})
-	}
-	if len(p.held) == 0 {
+	e.recovered(p, from)
+	if len(p.queued) == 0 {
 		k.keepalive(p) // the peer sends only after the session is confirmed
 	}
 }
 
 // establish makes ks the current keys of a peer. mu is held.
 func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
-	e.unlist(p.older[len(p.older)-1])
+	e.removeKeys(p.older[len(p.older)-1])
 	copy(p.older[1:], p.older[:])
 	p.older[0], p.current = p.current, ks
 	if rtt > 0 {
@@ -157,16 +154,16 @@ func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
 	}
 	p.since = time.Now()
 	if !p.fixed {
-		if back := p.back(from); len(back) > 0 {
+		if back := p.replyPaths(from); len(back) > 0 {
 			p.path.Store(&back[0])
 		}
 	}
 	e.endTry(p)
 	p.stale.Store(false)
-	p.waiting.Store(0)
+	p.unanswered.Store(0)
 	p.send.Store(ks.Session)
 	e.post(Established{p.key, from, rtt})
-	e.look(p) // sends the queued packets
+	e.activate(p) // sends the queued packets
 }
 
 // cookie handles a busy peer's request to prove this node's address.
@@ -201,7 +198,7 @@ func (k *keeper) unknown(now time.Time, msg []byte) {
 		if s := p.send.Load(); s != nil && s.Remote == index {
 			if now.Sub(p.hinted) > time.Second && p.next == nil { // otherwise the peer has just started a handshake
 				p.hinted = now
-				e.want(p)
+				e.startHandshake(p)
 			}
 			return
 		}

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"reflect"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -49,7 +51,7 @@ func sum(d Drops) (n uint64) {
 	return n
 }
 
-func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
+func TestDatagramsOfStrangersAreIgnored(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	seen := b.delivered()
@@ -103,7 +105,7 @@ func TestStrangersDatagramsLeaveNoTrace(t *testing.T) {
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 }
 
-func TestReplaysAreTakenOnce(t *testing.T) {
+func TestReplayedPacketsAreDropped(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	s := a.peers[b.Public()].send.Load()
@@ -153,7 +155,7 @@ func TestAPeerCannotForgeAddresses(t *testing.T) {
 	in := b.packets("0.0.0.0:0")
 	port := in.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	s := a.peers[b.Public()].send.Load()
-	conn := a.conn.Load().NewSender()
+	conn := a.conn.NewSender()
 	target := netip.AddrPortFrom(b.under, b.Local().Port())
 	seen := b.delivered()
 	other := netip.MustParseAddr("10.16.5.1")
@@ -169,7 +171,7 @@ func TestAPeerCannotForgeAddresses(t *testing.T) {
 	bad := [][]byte{
 		udpPacket(other, b.addr(), port), udpPacket(b.addr(), b.addr(), port), udpPacket(a.addr(), other, port),
 		udpPacket(a.addr(), b.under, port), udpPacket(netip.MustParseAddr("127.0.0.1"), b.addr(), port),
-		six(r.Twin(other), b.six()), six(a.six(), r.Twin(other)), six(netip.MustParseAddr("fe80::1"), b.six()), six(netip.IPv6Unspecified(), b.six()),
+		six(r.To6(other), b.six()), six(a.six(), r.To6(other)), six(netip.MustParseAddr("fe80::1"), b.six()), six(netip.IPv6Unspecified(), b.six()),
 		{0x45},
 		bytes.Repeat([]byte{0xff}, 100),
 		{0},
@@ -256,7 +258,7 @@ func TestHandshakeFlood(t *testing.T) {
 		t.Errorf("memory grew from %.1f to %.1f MiB, want at most 2 more", before, after)
 	}
 	b.mu.Lock()
-	held := len(b.Engine.held)
+	held := len(b.Engine.strangers)
 	b.mu.Unlock()
 	if held > maxStrangers {
 		t.Errorf("%d initiations of unknown peers are kept, want at most %d", held, maxStrangers)
@@ -266,7 +268,7 @@ func TestHandshakeFlood(t *testing.T) {
 }
 
 // A replayed initiation does not end a session.
-func TestReplayedInitiationEndsNothing(t *testing.T) {
+func TestAReplayedInitiationIsIgnored(t *testing.T) {
 	a, b := pair(t)
 	a.exec("ping", "-c1", "-w20", b.addr().String())
 	_, msg, err := session.Initiate(crand.Reader, a.id, b.Public(), 77, session.Hello{Stamp: 1})
@@ -322,18 +324,17 @@ func (d *fakeDevice) Partial() bool                    { return true }
 func (d *fakeDevice) Name() string                     { return "fake" }
 func (d *fakeDevice) Close() error                     { return nil }
 
-// After a warm-up, the data path allocates nothing.
-func TestDataPathAllocatesNothing(t *testing.T) {
-	a, b := &fakeDevice{}, &fakeDevice{}
-	var ends [2]*Engine
+// connected returns two engines that have a session, with their devices.
+func connected(t *testing.T) (ends [2]*Engine, devices [2]*fakeDevice) {
+	t.Helper()
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.16.0.0/26"), netip.MustParsePrefix("10.16.1.0/26")}
-	for i, dev := range []*fakeDevice{a, b} {
-		key := [32]byte{15: byte(i + 1)}
-		e, err := New(Config{Device: dev, Key: key, Listen: netip.MustParseAddrPort("127.0.0.1:0")})
+	for i := range ends {
+		devices[i] = &fakeDevice{}
+		e, err := New(Config{Device: devices[i], Key: [32]byte{15: byte(i + 1)}, Listen: netip.MustParseAddrPort("127.0.0.1:0")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer e.conn.Load().Close()
+		t.Cleanup(func() { e.conn.Close() })
 		e.SetSelf(Lease{Ranges: wire.DefaultNetRanges(), Subnet: subnets[i]})
 		ends[i] = e
 	}
@@ -359,13 +360,50 @@ func TestDataPathAllocatesNothing(t *testing.T) {
 		k := &keys{Session: s, peer: p}
 		k.confirmed.Store(true)
 		e.mu.Lock()
-		e.list(k)
+		e.addKeys(k)
 		e.establish(p, k, Path{Kind: api.PathDirect, Addr: ends[1-i].Local()}, 0)
 		e.mu.Unlock()
 	}
+	return ends, devices
+}
+
+// leave makes a session valid for n further messages.
+func leave(s *session.Session, n uint64) {
+	sent := reflect.ValueOf(s).Elem().FieldByName("sent")
+	(*atomic.Uint64)(sent.Addr().UnsafePointer()).Store(session.RejectMessages - n)
+}
+
+// A packet is sent when all of its fragments are sealed.
+func TestPacketWithAnUnsealedFragmentIsDropped(t *testing.T) {
+	ends, _ := connected(t)
+	x, peer := ends[0], ends[1].Public()
+	x.SetMTU(peer, minMTU)
+	ranges := wire.DefaultNetRanges()
+	packet := make([]byte, offload.LeastIPv6)
+	packet[0], packet[6], packet[7] = 0x60, 17, 64
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(packet)-40))
+	copy(packet[8:], ranges.To6(netip.MustParseAddr("10.16.0.1")).AsSlice())
+	copy(packet[24:], ranges.To6(netip.MustParseAddr("10.16.1.1")).AsSlice())
+	frame := append(make([]byte, offload.VnetLen), packet...)
+	tx := newTransmitter(x)
+	tx.frame(frame, time.Now())
+	if s := x.Stats()[0]; s.SentPackets != 1 || s.SentBytes != uint64(len(packet)) || s.Drops != (Drops{}) {
+		t.Fatalf("statistics %+v with a fresh session, want one packet of %d bytes sent", s, len(packet))
+	}
+	leave(x.peers[peer].send.Load(), 1)
+	tx.frame(frame, time.Now())
+	if s := x.Stats()[0]; s.SentPackets != 1 || s.SentBytes != uint64(len(packet)) || s.Drops[NoAnswer] != 1 {
+		t.Errorf("statistics %+v with a session for one more message, want no further packet sent and one dropped", s)
+	}
+}
+
+// After a warm-up, the data path allocates nothing.
+func TestDataPathAllocatesNothing(t *testing.T) {
+	ends, devices := connected(t)
+	x, y, b := ends[0], ends[1], devices[1]
 	frame := append(make([]byte, offload.VnetLen), udpPacket(netip.MustParseAddr("10.16.0.1"), netip.MustParseAddr("10.16.1.1"), 9)...)
 	tx := newTransmitter(x)
-	in := y.conn.Load().NewReceiver()
+	in := y.conn.NewReceiver()
 	round := func() {
 		for range 10 {
 			tx.frame(frame, time.Now())
@@ -418,9 +456,9 @@ func TestPacketsToUnusedAddressesAreReported(t *testing.T) {
 	}
 	flood()
 	if n := strays(); n > 0 {
-		t.Errorf("%d Stray events before SetHere, want 0", n)
+		t.Errorf("%d Stray events before SetLocal, want 0", n)
 	}
-	b.SetHere([]netip.Addr{b.addr()})
+	b.SetLocal([]netip.Addr{b.addr()})
 	began := time.Now()
 	flood()
 	if s := until[Stray](b); s != (Stray{a.Public(), nobody}) {
@@ -429,7 +467,7 @@ func TestPacketsToUnusedAddressesAreReported(t *testing.T) {
 	if n, most := strays(), int(time.Since(began)/strayEvery)+1; n > most {
 		t.Errorf("%d Stray events, want at most %d", n, most)
 	}
-	b.SetHere([]netip.Addr{b.addr(), nobody})
+	b.SetLocal([]netip.Addr{b.addr(), nobody})
 	time.Sleep(2 * strayEvery) // of those before
 	strays()
 	flood()

@@ -9,8 +9,8 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Inner packets have IPv4 addresses or their IPv6 twins. Both are identified by the 32 bits of the IPv4
-// address.
+// Inner packets have IPv4 addresses, or the IPv6 addresses that contain these. Both are identified by the
+// 32 bits of the IPv4 address.
 
 type prefix4 struct{ addr, mask uint32 }
 
@@ -22,13 +22,13 @@ func newPrefix4(p netip.Prefix) prefix4 {
 	return prefix4{binary.BigEndian.Uint32(a[:]), uint32(^uint64(0) << (32 - p.Bits()))}
 }
 
-func (p prefix4) holds(a uint32) bool { return a&p.mask == p.addr }
+func (p prefix4) contains(a uint32) bool { return a&p.mask == p.addr }
 
 // lease is a Lease in the form that the data path needs.
 type lease struct {
 	subnet prefix4
 	claim  netip.Addr
-	six    [12]byte // prefix of the twins of instances' addresses
+	prefix [12]byte // prefix of instances' IPv6 addresses
 	relays []netip.AddrPort
 }
 
@@ -36,7 +36,7 @@ func newLease(l Lease) *lease {
 	out := &lease{subnet: newPrefix4(l.Subnet), claim: l.Subnet.Masked().Addr()}
 	if l.Ranges.Instances6.IsValid() {
 		a := l.Ranges.Instances6.Addr().As16()
-		copy(out.six[:], a[:])
+		copy(out.prefix[:], a[:])
 	}
 	for _, r := range l.Relays {
 		out.relays = append(out.relays, netip.AddrPortFrom(r.Addr().Unmap(), r.Port()))
@@ -57,7 +57,7 @@ func (l *lease) addresses(p []byte) (src, dst uint32, ok bool) {
 	if len(p) >= 20 && p[0]>>4 == 4 {
 		return binary.BigEndian.Uint32(p[12:]), binary.BigEndian.Uint32(p[16:]), true
 	}
-	if len(p) >= 40 && p[0]>>4 == 6 && [12]byte(p[8:]) == l.six && [12]byte(p[24:]) == l.six {
+	if len(p) >= 40 && p[0]>>4 == 6 && [12]byte(p[8:]) == l.prefix && [12]byte(p[24:]) == l.prefix {
 		return binary.BigEndian.Uint32(p[20:]), binary.BigEndian.Uint32(p[36:]), true
 	}
 	return 0, 0, false

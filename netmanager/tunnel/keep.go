@@ -4,29 +4,31 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
 
 // The engine's times. Without traffic to a peer, only the timer that erases keys runs.
 const (
-	keepAfter   = 500 * time.Millisecond  // from the first unacknowledged data to an empty message that acknowledges it
-	silentAfter = 1500 * time.Millisecond // plus twice the RTT: from the first unanswered data to Silent
-	tryFor      = 20 * time.Second        // until a handshake fails
-	tryMax      = 4 * time.Second         // longest wait between its messages; tryMin is the first
-	tryMin      = 250 * time.Millisecond
-	renewTry    = 5 * time.Second        // until its message is replaced; until then a response to any copy is accepted
-	nextFor     = 10 * time.Second       // until an unused offered session is removed
-	strangerFor = 2 * time.Second        // how long an initiation of an unknown peer is kept
-	pause       = 250 * time.Millisecond // a wake-up that is later by more means that this process was suspended
-	busyFor     = time.Second            // how long cookies are required after the queue was long
+	keepAfter    = 500 * time.Millisecond  // from the first unacknowledged data to an empty message that acknowledges it
+	silentAfter  = 1500 * time.Millisecond // plus twice the RTT: from the first unanswered data to Silent
+	tryFor       = 20 * time.Second        // until a handshake fails
+	tryMax       = 4 * time.Second         // longest wait between its messages; tryMin is the first
+	tryMin       = 250 * time.Millisecond
+	renewTry     = 5 * time.Second        // until its message is replaced; until then a response to any copy is accepted
+	nextFor      = 10 * time.Second       // until an unused offered session is removed
+	strangerFor  = 2 * time.Second        // how long an initiation of an unknown peer is kept
+	pause        = 250 * time.Millisecond // a wake-up that is later by more means that this process was suspended
+	cookiePeriod = time.Second            // how long cookies are required after the queue was long
 )
 
 const (
-	busyQueue    = 16 // waiting handshake messages from which on cookies are required
+	longQueue    = 16 // waiting handshake messages from which on cookies are required
 	maxStrangers = 64
 )
 
@@ -73,12 +75,12 @@ type release struct {
 
 // keeper makes handshakes and runs the timers, on one goroutine.
 type keeper struct {
-	e        *Engine
-	gate     *session.Gate
-	tx       *transmitter // created when first needed
-	busy     time.Time    // cookies are required until then
-	out      []outgoing
-	releases []release
+	e            *Engine
+	gate         *session.Gate
+	tx           *transmitter // created when first needed
+	cookiesUntil time.Time    // cookies are required until then
+	out          []outgoing
+	releases     []release
 }
 
 func (e *Engine) keep(ctx context.Context) error {
@@ -136,7 +138,7 @@ func (k *keeper) send(now time.Time) {
 		if k.tx == nil {
 			k.tx = newTransmitter(k.e)
 		}
-		r.peer.waiting.CompareAndSwap(0, stamp(now))
+		r.peer.unanswered.CompareAndSwap(0, stamp(now))
 		k.e.arm(r.peer)
 		for _, f := range r.frames {
 			k.tx.seal(r.peer, r.session, r.path, f)
@@ -152,24 +154,20 @@ func (k *keeper) tick(now time.Time) (next time.Time) {
 	e := k.e
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	at := func(t time.Time) {
-		if next.IsZero() || t.Before(next) {
-			next = t
-		}
-	}
-	for key, s := range e.held {
+	at := func(t time.Time) { next = step.Earliest(next, t) }
+	for key, s := range e.strangers {
 		switch p := e.peers[key]; {
 		case p != nil:
-			delete(e.held, key)
+			delete(e.strangers, key)
 			k.answer(now, p, s.offer, s.from, s.msg)
 		case now.Before(s.until):
 			at(s.until)
 		default:
-			delete(e.held, key)
+			delete(e.strangers, key)
 		}
 	}
 	for p := range e.active {
-		if t := k.look(now, p); t.IsZero() {
+		if t := k.examine(now, p); t.IsZero() {
 			delete(e.active, p)
 		} else {
 			at(t)
@@ -178,15 +176,11 @@ func (k *keeper) tick(now time.Time) (next time.Time) {
 	return next
 }
 
-// look handles everything that is due for a peer, and returns when to call it again; zero: after the next
+// examine handles everything that is due for a peer, and returns when to call it again; zero: after the next
 // event. mu is held.
-func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
+func (k *keeper) examine(now time.Time, p *peer) (next time.Time) {
 	e := k.e
-	at := func(t time.Time) {
-		if next.IsZero() || t.Before(next) {
-			next = t
-		}
-	}
+	at := func(t time.Time) { next = step.Earliest(next, t) }
 	p.armed.Store(false) // before reading the fields whose writers arm it
 	expire(e, now, &p.next, nextFor, at)
 	expire(e, now, &p.current, session.RejectAfter, at)
@@ -197,34 +191,34 @@ func (k *keeper) look(now time.Time, p *peer) (next time.Time) {
 		p.send.Store(nil)
 	}
 
-	if w := p.waiting.Load(); w != 0 {
+	if w := p.unanswered.Load(); w != 0 {
 		due := epoch.Add(time.Duration(w) + silentAfter + 2*p.rtt)
 		switch {
 		case now.Before(due):
 			p.armed.Store(true)
 			at(due)
-		case now.Sub(due) > pause && p.waiting.CompareAndSwap(w, stamp(now)):
+		case now.Sub(due) > pause && p.unanswered.CompareAndSwap(w, stamp(now)):
 			// This process was suspended and could not receive: the peer was not silent.
 			p.armed.Store(true)
 			at(now.Add(silentAfter))
 		case p.silent.CompareAndSwap(false, true):
 			e.post(Silent{p.key})
-			e.want(p)
+			e.startHandshake(p)
 		}
 	}
-	if o := p.owed.Load(); o != 0 {
+	if o := p.unacked.Load(); o != 0 {
 		due := epoch.Add(time.Duration(o) + keepAfter)
 		if now.Before(due) {
 			p.armed.Store(true)
 			at(due)
 		} else {
-			p.owed.Store(0)
+			p.unacked.Store(0)
 			k.keepalive(p)
 		}
 	}
-	if s, path := p.send.Load(), p.path.Load(); s != nil && path != nil && len(p.held) > 0 {
-		k.releases = append(k.releases, release{p, s, *path, p.held})
-		p.held, p.heldBytes = nil, 0
+	if s, path := p.send.Load(), p.path.Load(); s != nil && path != nil && len(p.queued) > 0 {
+		k.releases = append(k.releases, release{p, s, *path, p.queued})
+		p.queued, p.queuedBytes = nil, 0
 	}
 	if p.try != nil {
 		k.attempt(now, p)
@@ -244,7 +238,7 @@ func expire(e *Engine, now time.Time, k **keys, after time.Duration, at func(tim
 		at(due)
 		return
 	}
-	e.unlist(*k)
+	e.removeKeys(*k)
 	*k = nil
 }
 
@@ -271,14 +265,14 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 	if now.Sub(t.began) >= tryFor {
 		// The next packet starts another handshake.
 		e.endTry(p)
-		p.traffic.drops.add(NoAnswer, len(p.held))
-		p.held, p.heldBytes = nil, 0
+		p.traffic.drops.add(NoAnswer, len(p.queued))
+		p.queued, p.queuedBytes = nil, 0
 		p.stale.Store(false)
 		if p.silent.Load() {
 			p.send.Store(nil)
-			e.unlist(p.current)
+			e.removeKeys(p.current)
 			p.current = nil
-			p.waiting.Store(0)
+			p.unanswered.Store(0)
 		} else {
 			p.silent.Store(true)
 			e.post(Silent{p.key})
@@ -306,7 +300,7 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 	}
 	t.at = now.Add(t.wait)
 	t.sent++
-	paths := p.attempts()
+	paths := p.handshakePaths()
 	if path := p.path.Load(); path != nil && !slices.Contains(paths, *path) {
 		paths = append(slices.Clone(paths), *path)
 	}
@@ -315,11 +309,11 @@ func (k *keeper) attempt(now time.Time, p *peer) {
 	}
 }
 
-// want starts a handshake with a peer, unless one is under way. mu is held.
-func (e *Engine) want(p *peer) {
+// startHandshake starts a handshake with a peer, unless one is under way. mu is held.
+func (e *Engine) startHandshake(p *peer) {
 	if p.try == nil && !p.dropped {
 		p.try = &attempt{}
-		e.look(p)
+		e.activate(p)
 	}
 }
 
@@ -330,43 +324,28 @@ func (e *Engine) endTry(p *peer) {
 	}
 }
 
-// wantSoon is want for the data path.
-func (e *Engine) wantSoon(p *peer) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.want(p)
-}
-
-// look makes the keeper examine a peer. mu is held.
-func (e *Engine) look(p *peer) {
+// activate makes the keeper examine a peer. mu is held.
+func (e *Engine) activate(p *peer) {
 	if !p.dropped {
 		e.active[p] = struct{}{}
-		e.poke()
+		e.wakeKeeper()
 	}
 }
 
-// arm is look for the data path, which calls it often.
+// arm is activate for the data path, which calls it often and without mu.
 func (e *Engine) arm(p *peer) {
 	if p.armed.Load() || !p.armed.CompareAndSwap(false, true) {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.look(p)
+	e.activate(p)
 }
 
-// moved reports that packets of a peer arrive by another path.
-func (e *Engine) moved(p *peer, from Path) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.post(Moved{p.key, from})
-}
-
-func (e *Engine) unsilent(p *peer, from Path) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// recovered reports that a silent peer sends again. mu is held.
+func (e *Engine) recovered(p *peer, from Path) {
 	if p.silent.CompareAndSwap(true, false) {
-		e.post(Heard{p.key, from})
+		e.post(Recovered{p.key, from})
 	}
 }
 
@@ -384,27 +363,20 @@ func (e *Engine) newIndex() uint32 {
 	}
 }
 
-// list adds keys for the receiver, unlist removes them. mu is held.
-func (e *Engine) list(k *keys) {
-	e.reindex(func(m map[uint32]*keys) { m[k.Local] = k })
+// addKeys adds keys for the receiver. mu is held.
+func (e *Engine) addKeys(k *keys) {
+	m := maps.Clone(*e.indexes.Load())
+	m[k.Local] = k
+	e.indexes.Store(&m)
 }
 
-func (e *Engine) unlist(ks ...*keys) {
-	e.reindex(func(m map[uint32]*keys) {
-		for _, k := range ks {
-			if k != nil {
-				delete(m, k.Local)
-			}
+// removeKeys removes keys, if they are not nil, from the receiver. mu is held.
+func (e *Engine) removeKeys(ks ...*keys) {
+	m := maps.Clone(*e.indexes.Load())
+	for _, k := range ks {
+		if k != nil {
+			delete(m, k.Local)
 		}
-	})
-}
-
-func (e *Engine) reindex(change func(map[uint32]*keys)) {
-	old := *e.indexes.Load()
-	m := make(map[uint32]*keys, len(old)+1)
-	for i, k := range old {
-		m[i] = k
 	}
-	change(m)
 	e.indexes.Store(&m)
 }

@@ -79,9 +79,9 @@ func (h *host) exec(args ...string) string {
 	return run(h.t, append([]string{"ip", "netns", "exec", h.ns}, args...)...)
 }
 
-// addr returns the host's address in the overlay, six its IPv6 twin.
+// addr returns the host's address in the overlay, six the IPv6 one.
 func (h *host) addr() netip.Addr { return h.subnet.Addr().Next() }
-func (h *host) six() netip.Addr  { return wire.DefaultNetRanges().Twin(h.addr()) }
+func (h *host) six() netip.Addr  { return wire.DefaultNetRanges().To6(h.addr()) }
 
 // newHosts returns n hosts on one link, each with its device, without peers.
 func newHosts(t testing.TB, n int) []*host {

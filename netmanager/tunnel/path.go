@@ -37,7 +37,7 @@ type Hooks struct {
 // RawType is the lowest datagram type (first byte) that the engine passes to Hooks.Raw.
 const RawType = 0x20
 
-// Event is UnknownPeer, Established, Silent, Heard, Moved, Traffic or Stray.
+// Event is UnknownPeer, Established, Silent, Recovered, Moved, Traffic or Stray.
 type Event any
 
 // UnknownPeer reports an initiation with an unknown key. The engine keeps it for 2 s, and answers it if
@@ -58,11 +58,11 @@ type Established struct {
 
 // Silent reports that nothing came from a peer for 1.5 s and two round trips after data was sent, or that
 // a handshake failed: the path or the peer is dead. The engine starts a handshake on all paths of
-// SetTries. Silent is not repeated before Heard.
+// SetTries. Silent is not repeated before Recovered.
 type Silent struct{ Peer api.PeerKey }
 
-// Heard reports that a silent peer sends again, and on which path.
-type Heard struct {
+// Recovered reports that a silent peer sends again, and on which path.
+type Recovered struct {
 	Peer api.PeerKey
 	From Path
 }
@@ -77,7 +77,7 @@ type Moved struct {
 // Traffic reports the first packet to a peer, or the first after at least 10 s without one.
 type Traffic struct{ Peer api.PeerKey }
 
-// Stray reports a packet from a peer to an address in the node's subnet that is not in SetHere. It is
+// Stray reports a packet from a peer to an address in the node's subnet that SetLocal does not list. It is
 // posted at most ten times a second per peer.
 type Stray struct {
 	Peer    api.PeerKey

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -39,34 +40,34 @@ type peer struct {
 	mtu     atomic.Int32
 
 	// Written on the data path. Times are nanoseconds since epoch; 0 is never.
-	sent    atomic.Int64 // when something was last sent
-	heard   atomic.Int64 // when something authentic was last received
-	waiting atomic.Int64 // when data was first sent since something was received
-	owed    atomic.Int64 // when data was first received since something was sent
-	armed   atomic.Bool  // the keeper will examine the peer
-	stale   atomic.Bool  // the keeper has been told that the session is old
-	silent  atomic.Bool  // Silent was posted, and Heard was not
-	from    Path         // path of the last message; owned by the receiver
-	carried Path         // path of the last data; owned by the receiver
-	strayed time.Time    // when Stray was last posted; owned by the receiver
-	traffic counters
+	sent       atomic.Int64 // when something was last sent
+	received   atomic.Int64 // when something authentic was last received
+	unanswered atomic.Int64 // when data was first sent since something was received
+	unacked    atomic.Int64 // when data was first received since something was sent
+	armed      atomic.Bool  // the keeper will examine the peer
+	stale      atomic.Bool  // the keeper has been told that the session is old
+	silent     atomic.Bool  // Silent was posted, and Recovered was not
+	from       Path         // path of the last message; owned by the receiver
+	carried    Path         // path of the last data; owned by the receiver
+	strayed    time.Time    // when Stray was last posted; owned by the receiver
+	traffic    counters
 
 	// Guarded by Engine.mu.
-	endpoints []netip.AddrPort
-	tries     []Path
-	fixed     bool // path was set by SetPath
-	current   *keys
-	older     [3]*keys // for packets in flight; several, because both ends may start handshakes at the same time
-	next      *keys    // offered to the peer, not confirmed by it yet
-	try       *attempt
-	stamp     uint64 // the greatest stamp of the peer's initiations
-	answered  answer // response to the last initiation
-	held      [][]byte
-	heldBytes int
-	dropped   bool
-	hinted    time.Time // when the peer last reported an unknown session
-	rtt       time.Duration
-	since     time.Time // wall-clock time of the last handshake
+	endpoints   []netip.AddrPort
+	tries       []Path
+	fixed       bool // path was set by SetPath
+	current     *keys
+	older       [3]*keys // for packets in flight; several, because both ends may start handshakes at the same time
+	next        *keys    // offered to the peer, not confirmed by it yet
+	try         *attempt
+	stamp       uint64   // the greatest stamp of the peer's initiations
+	answered    answer   // response to the last initiation
+	queued      [][]byte // frames that wait for a session
+	queuedBytes int
+	dropped     bool
+	hinted      time.Time // when the peer last reported an unknown session
+	rtt         time.Duration
+	since       time.Time // wall-clock time of the last handshake
 }
 
 type keys struct {
@@ -93,16 +94,11 @@ var epoch = time.Now()
 func stamp(t time.Time) int64 { return max(1, int64(t.Sub(epoch))) }
 
 func (p *peer) owns(src uint32) bool {
-	for _, s := range *p.subnets.Load() {
-		if s.holds(src) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(*p.subnets.Load(), func(s prefix4) bool { return s.contains(src) })
 }
 
-// attempts returns the paths to try a handshake on. mu is held.
-func (p *peer) attempts() []Path {
+// handshakePaths returns the paths to try a handshake on. mu is held.
+func (p *peer) handshakePaths() []Path {
 	if p.tries != nil {
 		return p.tries
 	}
@@ -113,19 +109,13 @@ func (p *peer) attempts() []Path {
 	return out
 }
 
-// back returns the paths on which to answer a message: the path that it came by, or all relays of the
+// replyPaths returns the paths on which to answer a message: the path that it came by, or all relays of the
 // peer if it was relayed. mu is held.
-func (p *peer) back(from Path) []Path {
+func (p *peer) replyPaths(from Path) []Path {
 	if !from.relayed() {
 		return []Path{from}
 	}
-	var out []Path
-	for _, t := range p.attempts() {
-		if t.relayed() {
-			out = append(out, t)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.handshakePaths()), func(t Path) bool { return !t.relayed() })
 }
 
 // plateaus are the inner MTUs of common paths. minMTU is what every host must accept
@@ -134,8 +124,8 @@ var plateaus = []int{1340, 1280, 1220, 1100, 1000, minMTU}
 
 const minMTU = 576
 
-// narrow lowers the MTU to the next plateau below n, which was too long.
-func (p *peer) narrow(n int) {
+// lowerMTU lowers the MTU to the next plateau below n, which was too long.
+func (p *peer) lowerMTU(n int) {
 	for _, m := range plateaus {
 		if old := p.mtu.Load(); m < n && int(old) >= n {
 			p.mtu.CompareAndSwap(old, int32(m))
@@ -145,16 +135,16 @@ func (p *peer) narrow(n int) {
 
 // Bounds of the packets that wait for a session.
 const (
-	maxHeld      = 16
-	maxHeldBytes = 128 << 10
+	maxQueued      = 16
+	maxQueuedBytes = 128 << 10
 )
 
-// hold queues a frame until there is a session. It returns false if there is no room. mu is held.
-func (p *peer) hold(frame []byte) bool {
-	if len(p.held) >= maxHeld || p.heldBytes+len(frame) > maxHeldBytes {
+// enqueue queues a frame until there is a session. It returns false if there is no room. mu is held.
+func (p *peer) enqueue(frame []byte) bool {
+	if len(p.queued) >= maxQueued || p.queuedBytes+len(frame) > maxQueuedBytes {
 		return false
 	}
-	p.held = append(p.held, append([]byte(nil), frame...))
-	p.heldBytes += len(frame)
+	p.queued = append(p.queued, slices.Clone(frame))
+	p.queuedBytes += len(frame)
 	return true
 }

@@ -18,40 +18,22 @@ import (
 
 // receive carries datagrams from the socket to the device, on one goroutine.
 func (e *Engine) receive(ctx context.Context) error {
-	for {
-		conn := e.conn.Load()
-		err := e.receiveFrom(conn)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, net.ErrClosed) {
-			// Rebind closes one socket and opens the next under mu.
-			e.mu.Lock()
-			same := e.conn.Load() == conn
-			e.mu.Unlock()
-			if !same {
-				continue
-			}
-		}
-		return err
-	}
-}
-
-func (e *Engine) receiveFrom(conn *udp.Conn) error {
-	r := conn.NewReceiver()
+	r := e.conn.NewReceiver()
 	for {
 		n, err := r.Receive()
-		if errors.Is(err, net.ErrClosed) {
+		switch {
+		case err == nil:
+			e.rx.batch(r, n)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
 			return err
-		}
-		if err != nil {
+		default:
 			// Socket errors come from the network below. They pass, or the next call fails too; the pause
 			// prevents a busy loop.
 			e.drops.add(SendFailed, 1)
 			time.Sleep(10 * time.Millisecond)
-			continue
 		}
-		e.rx.batch(r, n)
 	}
 }
 
@@ -65,9 +47,8 @@ type receiver struct {
 
 	index  *map[uint32]*keys
 	last   *keys // keys of the previous message, from index
-	here   *map[uint32]struct{}
-	dst    uint32 // destination of the previous packet, which is in here
-	conn   *udp.Conn
+	local  *map[uint32]struct{}
+	dst    uint32      // destination of the previous packet, which is in local
 	sender *udp.Sender // sends hints
 	hints  *rate.Limiter
 }
@@ -76,7 +57,7 @@ type receiver struct {
 const flushBytes = 60 << 10
 
 func newReceiver(e *Engine) *receiver {
-	r := &receiver{e: e, write: e.cfg.Device.Write, hints: rate.NewLimiter(hintsPerSecond, hintsPerSecond)}
+	r := &receiver{e: e, write: e.cfg.Device.Write, sender: e.conn.NewSender(), hints: rate.NewLimiter(hintsPerSecond, hintsPerSecond)}
 	r.join.TCP, r.join.UDP = e.cfg.Device.Joins()
 	return r
 }
@@ -111,7 +92,7 @@ func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message
 	var data bool
 	done := func() {
 		if p != nil {
-			r.heard(p, stamp(now), from, data)
+			r.received(p, stamp(now), from, data)
 			p.traffic.receivedBytes.Add(uint64(bytes))
 			p.traffic.receivedPackets.Add(uint64(packets))
 		}
@@ -163,7 +144,7 @@ func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message
 			}
 			e.drops.add(Malformed, 1)
 		default:
-			e.enqueue(from, d)
+			e.enqueueHandshake(from, d)
 		}
 	}
 	if len(m.Data) == 0 {
@@ -183,15 +164,16 @@ func (r *receiver) keys(index uint32) *keys {
 // packet checks an inner packet and adds it to join.
 func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, partial bool) bool {
 	src, dst, ok := lease.addresses(packet)
-	if !ok || !p.owns(src) || !lease.subnet.holds(dst) {
+	if !ok || !p.owns(src) || !lease.subnet.contains(dst) {
 		p.traffic.drops.add(Forged, 1)
 		return false
 	}
-	if here := r.e.here.Load(); here != nil && (here != r.here || dst != r.dst) {
-		if _, ok := (*here)[dst]; ok {
-			r.here, r.dst = here, dst
-		} else {
-			r.stray(now, p, dst)
+	if local := r.e.local.Load(); local != nil && (local != r.local || dst != r.dst) {
+		if _, ok := (*local)[dst]; ok {
+			r.local, r.dst = local, dst
+		} else if now.Sub(p.strayed) >= strayEvery {
+			p.strayed = now
+			r.e.report(Stray{p.key, netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, dst)))})
 		}
 	}
 	if partial && !r.e.cfg.Device.Partial() {
@@ -208,18 +190,6 @@ func (r *receiver) packet(now time.Time, lease *lease, p *peer, packet []byte, p
 // strayEvery is the least time between two Stray events for a peer.
 const strayEvery = 100 * time.Millisecond
 
-func (r *receiver) stray(now time.Time, p *peer, dst uint32) {
-	if now.Sub(p.strayed) < strayEvery {
-		return
-	}
-	p.strayed = now
-	var a [4]byte
-	binary.BigEndian.PutUint32(a[:], dst)
-	r.e.mu.Lock()
-	defer r.e.mu.Unlock()
-	r.e.post(Stray{p.key, netip.AddrFrom4(a)})
-}
-
 func (r *receiver) flush() {
 	if err := r.join.Flush(r.write); err != nil {
 		r.e.drops.add(WriteFailed, 1)
@@ -227,25 +197,27 @@ func (r *receiver) flush() {
 	r.bytes = 0
 }
 
-// heard records that an authentic message of a peer was received.
-func (r *receiver) heard(p *peer, at int64, from Path, data bool) {
-	p.heard.Store(at)
-	if p.waiting.Load() != 0 {
-		p.waiting.Store(0)
+// received records that an authentic message of a peer was received.
+func (r *receiver) received(p *peer, at int64, from Path, data bool) {
+	p.received.Store(at)
+	if p.unanswered.Load() != 0 {
+		p.unanswered.Store(0)
 	}
 	if p.silent.Load() {
-		r.e.unsilent(p, from)
+		r.e.mu.Lock()
+		r.e.recovered(p, from)
+		r.e.mu.Unlock()
 	}
 	if data {
 		p.carried = from
-	}
-	if data && p.owed.Load() == 0 {
-		p.owed.Store(at)
-		r.e.arm(p)
+		if p.unacked.Load() == 0 {
+			p.unacked.Store(at)
+			r.e.arm(p)
+		}
 	}
 	if p.from != from {
 		if p.from != (Path{}) {
-			r.e.moved(p, from)
+			r.e.report(Moved{p.key, from})
 		}
 		p.from = from
 	}
@@ -260,16 +232,13 @@ func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	if from.Kind != api.PathDirect || !r.hints.AllowN(now, 1) {
 		return
 	}
-	if c := r.e.conn.Load(); c != r.conn {
-		r.conn, r.sender = c, c.NewSender()
-	}
 	reply := session.Unknown(d)
 	if err := r.sender.Send(from.Addr, reply[:], len(reply)); err != nil {
 		r.e.drops.add(SendFailed, 1)
 	}
 }
 
-func (e *Engine) enqueue(from Path, d []byte) {
+func (e *Engine) enqueueHandshake(from Path, d []byte) {
 	h := handshake{from: from, n: len(d)}
 	copy(h.b[:], d)
 	select {

@@ -31,7 +31,7 @@ func relay(t *testing.T, h *host, slots map[uint32]netip.AddrPort, ticket uint64
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-func TestSessionsBeginAtTheRelayAndMoveAway(t *testing.T) {
+func TestSessionsBeginOnTheRelayAndMoveToADirectPath(t *testing.T) {
 	hs := newHosts(t, 3)
 	a, b, r := hs[0], hs[1], hs[2]
 	a.start(Hooks{})

@@ -41,7 +41,6 @@ func (d *drops) read() (out Drops) {
 	return out
 }
 
-// counters count inner packets.
 type counters struct {
 	sentBytes, sentPackets, receivedBytes, receivedPackets atomic.Uint64
 	drops                                                  drops
@@ -63,7 +62,7 @@ type Stats struct {
 	Handshake       time.Time     // time of the last handshake
 	RTT             time.Duration // of the last handshake, if this node started it
 	Loss            float64       // fraction of the peer's messages lost in this session, 0 to 1
-	Heard           time.Time     // when the last message was received
+	Received        time.Time     // when the last message was received
 	Drops           Drops
 }
 
@@ -84,8 +83,8 @@ func (e *Engine) Stats() []Stats {
 		if path := p.path.Load(); path != nil {
 			s.Path = *path
 		}
-		if t := p.heard.Load(); t != 0 {
-			s.Heard = epoch.Add(time.Duration(t))
+		if t := p.received.Load(); t != 0 {
+			s.Received = epoch.Add(time.Duration(t))
 		}
 		if p.current != nil {
 			if received, expected := p.current.Counts(); expected > 0 {
@@ -116,7 +115,7 @@ func (t *Total) add(c *counters) {
 func (e *Engine) Total() Total {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	t := e.gone
+	t := e.removed
 	for _, p := range e.peers {
 		t.add(&p.traffic)
 	}

@@ -35,7 +35,6 @@ func (e *Engine) transmit(ctx context.Context) error {
 // transmitter turns frames into runs of datagrams. It is for one goroutine.
 type transmitter struct {
 	e      *Engine
-	conn   *udp.Conn
 	sender *udp.Sender
 	split  offload.Splitter
 	seg    offload.Segment
@@ -51,7 +50,7 @@ type transmitter struct {
 }
 
 func newTransmitter(e *Engine) *transmitter {
-	return &transmitter{e: e, run: make([]byte, 0, udp.MaxRun)}
+	return &transmitter{e: e, sender: e.conn.NewSender(), run: make([]byte, 0, udp.MaxRun)}
 }
 
 // frame sends a frame from the device, or queues it until there is a session.
@@ -74,23 +73,25 @@ func (t *transmitter) frame(frame []byte, now time.Time) {
 	}
 	at := stamp(now)
 	if last := p.sent.Load(); last == 0 || at-last > int64(quiet) {
-		e.traffic(p)
+		e.report(Traffic{p.key})
 	}
 	p.sent.Store(at)
 	s, path := p.send.Load(), p.path.Load()
 	if s == nil || path == nil || !s.Usable(now) {
-		e.hold(p, frame)
+		e.enqueue(p, frame)
 		return
 	}
 	if s.Old(now) && p.stale.CompareAndSwap(false, true) {
-		e.wantSoon(p)
+		e.mu.Lock()
+		e.startHandshake(p)
+		e.mu.Unlock()
 	}
-	if p.waiting.Load() == 0 {
-		p.waiting.Store(at)
+	if p.unanswered.Load() == 0 {
+		p.unanswered.Store(at)
 		e.arm(p)
 	}
-	if p.owed.Load() != 0 {
-		p.owed.Store(0)
+	if p.unacked.Load() != 0 {
+		p.unacked.Store(0)
 	}
 	t.seal(p, s, *path, frame)
 }
@@ -119,17 +120,21 @@ func (t *transmitter) seal(p *peer, s *session.Session, path Path, frame []byte)
 	t.peer, t.path = p, path
 	bytes, packets := 0, 0
 	for t.split.Next(&t.seg) {
+		sealed, fits := true, true
 		if len(t.seg.Packet) > most {
-			if !t.cut(s, most) {
-				p.traffic.drops.add(TooLong, 1)
-				continue
-			}
-		} else if !t.add(s, t.seg) {
-			p.traffic.drops.add(NoAnswer, 1)
-			continue
+			sealed, fits = t.fragment(s, most)
+		} else {
+			sealed = t.add(s, t.seg)
 		}
-		bytes += len(t.seg.Packet)
-		packets++
+		switch {
+		case !fits:
+			p.traffic.drops.add(TooLong, 1)
+		case !sealed:
+			p.traffic.drops.add(NoAnswer, 1)
+		default:
+			bytes += len(t.seg.Packet)
+			packets++
+		}
 	}
 	p.traffic.sentBytes.Add(uint64(bytes))
 	p.traffic.sentPackets.Add(uint64(packets))
@@ -161,8 +166,14 @@ func (t *transmitter) add(s *session.Session, seg offload.Segment) bool {
 	return true
 }
 
-func (t *transmitter) cut(s *session.Session, most int) bool {
-	return offload.Fragment(t.seg, most, t.e.fragments.Add(1), func(f []byte) { t.add(s, offload.Segment{Packet: f}) })
+// fragment seals the segment in fragments of at most size bytes. fits is false if it cannot be
+// fragmented, sealed if the session is exhausted before the last fragment.
+func (t *transmitter) fragment(s *session.Session, size int) (sealed, fits bool) {
+	sealed = true
+	fits = offload.Fragment(t.seg, size, t.e.fragments.Add(1), func(f []byte) {
+		sealed = t.add(s, offload.Segment{Packet: f}) && sealed
+	})
+	return sealed, fits
 }
 
 func (t *transmitter) flush() {
@@ -173,7 +184,7 @@ func (t *transmitter) flush() {
 		cause := SendFailed
 		if errors.Is(err, udp.ErrTooLong) {
 			cause = TooLong
-			t.peer.narrow(t.each - len(t.path.header(nil)) - session.Overhead)
+			t.peer.lowerMTU(t.each - len(t.path.header(nil)) - session.Overhead)
 		}
 		t.peer.traffic.drops.add(cause, t.count)
 	}
@@ -191,30 +202,34 @@ func (t *transmitter) send() error {
 		}
 		return nil
 	}
-	if c := t.e.conn.Load(); c != t.conn {
-		t.conn, t.sender = c, c.NewSender()
-	}
 	return t.sender.Send(t.path.Addr, t.run, t.each)
 }
 
-// hold queues a frame for a peer without a session, and starts a handshake.
-func (e *Engine) hold(p *peer, frame []byte) {
+// enqueue queues a frame for a peer without a session, and starts a handshake.
+func (e *Engine) enqueue(p *peer, frame []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !p.hold(frame) {
+	if !p.enqueue(frame) {
 		p.traffic.drops.add(NoAnswer, 1)
 	}
 	if p.send.Load() != nil && p.path.Load() != nil {
-		e.look(p) // a session was established while this waited for mu
+		e.activate(p) // a session was established while this waited for mu
 	}
-	e.want(p)
+	e.startHandshake(p)
 }
 
 // quiet is how long nothing must be sent to a peer before Traffic is posted again.
 const quiet = 10 * time.Second
 
-func (e *Engine) traffic(p *peer) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.post(Traffic{p.key})
+// tooLong answers a packet that exceeds mtu with an ICMP error.
+func (e *Engine) tooLong(packet []byte, mtu int) {
+	reply := offload.TooBig(packet, mtu)
+	if reply == nil {
+		return
+	}
+	e.rx.mu.Lock()
+	defer e.rx.mu.Unlock()
+	if err := e.cfg.Device.Write([][]byte{make([]byte, offload.VnetLen), reply}); err != nil {
+		e.drops.add(WriteFailed, 1)
+	}
 }

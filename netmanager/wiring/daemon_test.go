@@ -27,7 +27,7 @@ func TestServiceAddressLeadsToAnotherHost(t *testing.T) {
 			for _, h := range w.hosts {
 				w.sh("ip", "-n", h.ns, "link", "set", "eth0", "mtu", "1300")
 			}
-			for _, to := range []netip.Addr{vip(2), wire.DefaultNetRanges().Twin(vip(2))} {
+			for _, to := range []netip.Addr{vip(2), wire.DefaultNetRanges().To6(vip(2))} {
 				client.backAndForth(to, 80, 300_000)
 			}
 		})
@@ -61,7 +61,7 @@ func TestUnencryptedTrafficStaysInTheKernel(t *testing.T) {
 			client, server := w.hosts[0].run("client", 0, 1), w.hosts[1].run("server", 0, 2)
 			server.serve(80)
 			kernel := func(h *testHost) bool { // what the host sends takes the kernel path
-				peers := shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items
+				peers := view[api.Page[api.PeerStatus]](h, netsock.Peers).Items
 				return len(peers) == 1 && peers[0].Path == api.PathRoute
 			}
 			for end := time.Now().Add(testTime); !kernel(w.hosts[0]) || !kernel(w.hosts[1]); time.Sleep(50 * time.Millisecond) {

@@ -168,7 +168,7 @@ func TestThousandAttachmentsLeaveNothing(t *testing.T) {
 			h.lease.Rev++
 			h.lease.Subnet = netip.MustParsePrefix("10.16.0.0/20") // large enough that no address is reused
 			w.mu.Unlock()
-			w.tellAll()
+			w.sendDownAll()
 			const lanes, rounds, each = 8, 5, 25
 			ns := make([]string, lanes)
 			for i := range ns {
@@ -271,7 +271,7 @@ func TestRemoveLeavesTheHostAsItWas(t *testing.T) {
 	}
 }
 
-func TestAttachSaysWhyNot(t *testing.T) {
+func TestAttachErrorsNameTheReason(t *testing.T) {
 	w := newWorld(t, 1, "--plane", "nft")
 	h := w.hosts[0]
 	c := h.run("server", 0, 1, func(a *wire.Attach) { a.Ports = []api.PortMap{{Host: 80, Instance: 80, Protocol: "tcp"}} })
@@ -313,7 +313,7 @@ func TestThePortsOfTheMachineAreRefused(t *testing.T) {
 	for _, p := range []api.PortMap{{Host: 22, Instance: 22, Protocol: "tcp"}, {Host: 4789, Instance: 80, Protocol: "udp"}} {
 		other.Ports = []api.PortMap{p}
 		_, err := h.sock.Attach(t.Context(), other)
-		if want := fmt.Sprintf("port %d/%s is the node's own", p.Host, p.Protocol); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("port %d/%s is in use by the machine itself", p.Host, p.Protocol); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", p, err, want)
 		}
 	}
@@ -373,7 +373,7 @@ func TestNamesAreAnswered(t *testing.T) {
 		}
 	}
 	r6, err := r.LookupNetIP(t.Context(), "ip6", "server.treeline.")
-	if err != nil || len(r6) != 1 || r6[0] != wire.DefaultNetRanges().Twin(vip(2)) {
-		t.Errorf("server.treeline. over IPv6 is %v, %v, want its twin", r6, err)
+	if err != nil || len(r6) != 1 || r6[0] != wire.DefaultNetRanges().To6(vip(2)) {
+		t.Errorf("server.treeline. over IPv6 is %v, %v, want its IPv6 address", r6, err)
 	}
 }

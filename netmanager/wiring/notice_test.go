@@ -81,10 +81,10 @@ func TestDrainedWorkloadIsAvoidedWithoutTheCluster(t *testing.T) {
 				}
 				return nil
 			})
-			w.tellAll() // the same messages as before
+			w.sendDownAll() // the same messages as before
 			w.hosts[0].kill()
 			w.hosts[0].start()
-			w.tellAll()
+			w.sendDownAll()
 			if n := calls(20); n > 0 {
 				t.Errorf("after a restart %d of 20 calls reach the drained workload, want 0", n)
 			}

@@ -19,8 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 )
 
-// shown returns what the netmanager serves at a path of its socket.
-func shown[T any](h *testHost, path string) (v T) {
+// view returns what the netmanager serves at a path of its socket.
+func view[T any](h *testHost, path string) (v T) {
 	t := h.w.t
 	t.Helper()
 	body := must[io.ReadCloser](t)(h.sock.Open(t.Context(), path))
@@ -50,9 +50,9 @@ func observed(t *testing.T, client, server *container) {
 		if _, err := io.ReadFull(conn, said); err != nil {
 			t.Fatal(err)
 		}
-		peer = shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items[0]
+		peer = view[api.Page[api.PeerStatus]](h, netsock.Peers).Items[0]
 		pair = nil
-		for _, r := range shown[api.Page[api.RouteStatus]](h, netsock.Routes).Items {
+		for _, r := range view[api.Page[api.RouteStatus]](h, netsock.Routes).Items {
 			if r.Service == server.key.Instance.Service() {
 				pair = r.Pairs
 			}
@@ -76,7 +76,7 @@ func observed(t *testing.T, client, server *container) {
 	if text := asked(server.host); !regexp.MustCompile(`(?m)^treeline_net_service_rtt_seconds\{local="` + string(p.Remote) + `",remote="` + string(p.Local) + `"\} [0-9]`).MatchString(text) {
 		t.Errorf("metrics of the other end lack the pair of services:\n%s", text)
 	}
-	trace := shown[api.NetTrace](h, netsock.Trace+"?"+url.Values{"from": {string(client.key.Instance)}, "to": {vip(2).String()}}.Encode())
+	trace := view[api.NetTrace](h, netsock.Trace+"?"+url.Values{"from": {string(client.key.Instance)}, "to": {vip(2).String()}}.Encode())
 	if !slices.ContainsFunc(trace.Steps, func(s api.TraceStep) bool { return s.What == "latency" && s.OK }) {
 		t.Errorf("steps of the trace %+v, want a latency step that is OK", trace.Steps)
 	}
@@ -97,7 +97,7 @@ func observed(t *testing.T, client, server *container) {
 
 // asked returns the metrics after a new sample of the connections.
 func asked(h *testHost) string {
-	shown[api.Page[api.RouteStatus]](h, netsock.Routes)
+	view[api.Page[api.RouteStatus]](h, netsock.Routes)
 	return exposed(h)
 }
 

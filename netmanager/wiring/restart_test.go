@@ -57,7 +57,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 				server := at.host.run(name, 0, 2+i)
 				server.serve(80)
 				server.echo(80)
-				for _, to := range []netip.Addr{vip(2 + i), wire.DefaultNetRanges().Twin(vip(2 + i))} {
+				for _, to := range []netip.Addr{vip(2 + i), wire.DefaultNetRanges().To6(vip(2 + i))} {
 					flows = append(flows, client.flow("tcp", to, at.path), client.flow("udp", to, at.path))
 				}
 			}
@@ -71,7 +71,7 @@ func TestRestartInterruptsNoFlow(t *testing.T) {
 				carry([2]*testHost{near, linked}, [2]*testHost{linked, near}, [2]*testHost{near, routed}, [2]*testHost{routed, near})
 				began := time.Now()
 				for _, f := range flows {
-					f.waitHeard(began)
+					f.waitAnswer(began)
 				}
 			}
 			for _, r := range []struct {
@@ -153,7 +153,7 @@ func (h *testHost) reaches(o *testHost, path api.PathKind) {
 	t.Helper()
 	var all []api.PeerStatus
 	for end := time.Now().Add(testTime); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if all = shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items; slices.ContainsFunc(all, func(p api.PeerStatus) bool { return p.Node == o.id && p.Path == path }) {
+		if all = view[api.Page[api.PeerStatus]](h, netsock.Peers).Items; slices.ContainsFunc(all, func(p api.PeerStatus) bool { return p.Node == o.id && p.Path == path }) {
 			return
 		}
 	}
@@ -166,7 +166,7 @@ func carry(pairs ...[2]*testHost) {
 	t := pairs[0][0].w.t
 	t.Helper()
 	carried := func(h, o *testHost) *api.Carried {
-		for _, p := range shown[api.Page[api.PeerStatus]](h, netsock.Peers).Items {
+		for _, p := range view[api.Page[api.PeerStatus]](h, netsock.Peers).Items {
 			if p.Node == o.id {
 				return p.Kernel
 			}
@@ -216,15 +216,15 @@ func (c *container) echo(port int) {
 // flow is a continuous exchange: one end sends every few milliseconds, answered or not, and the
 // other end echoes.
 type flow struct {
-	t       *testing.T
-	network string
-	to      netip.Addr
-	path    api.PathKind
-	conn    net.Conn
-	stop    chan struct{}
-	spoken  sync.WaitGroup
-	heard   sync.WaitGroup
-	sent    int // bytes; written by speak
+	t         *testing.T
+	network   string
+	to        netip.Addr
+	path      api.PathKind
+	conn      net.Conn
+	stop      chan struct{}
+	sending   sync.WaitGroup
+	listening sync.WaitGroup
+	sent      int // bytes; written by send
 
 	mu   sync.Mutex // guards the fields below
 	got  int
@@ -255,28 +255,28 @@ func (c *container) flow(network string, to netip.Addr, path api.PathKind) *flow
 		}
 	}
 	t.Cleanup(func() { f.conn.Close() })
-	f.spoken.Go(f.speak)
-	f.heard.Go(f.listen)
-	f.waitHeard(time.Time{})
+	f.sending.Go(f.send)
+	f.listening.Go(f.listen)
+	f.waitAnswer(time.Time{})
 	return f
 }
 
-// waitHeard waits for an answer after the given time.
-func (f *flow) waitHeard(after time.Time) {
+// waitAnswer waits for an answer after the given time.
+func (f *flow) waitAnswer(after time.Time) {
 	f.t.Helper()
-	heard := func() bool {
+	answered := func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.came) > 0 && f.came[len(f.came)-1].After(after)
 	}
-	for end := time.Now().Add(testTime); !heard(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testTime); !answered(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			f.t.Fatalf("%s: no answer in time", f)
 		}
 	}
 }
 
-func (f *flow) speak() {
+func (f *flow) send() {
 	for tick := time.NewTicker(4 * time.Millisecond); ; {
 		select {
 		case <-tick.C:
@@ -284,7 +284,7 @@ func (f *flow) speak() {
 			tick.Stop()
 			return
 		}
-		n, err := f.conn.Write([]byte("speak"))
+		n, err := f.conn.Write([]byte("send"))
 		if f.sent += n; err != nil && f.network == "tcp" {
 			f.t.Errorf("%s: %v", f, err)
 			return
@@ -329,14 +329,14 @@ func (f *flow) gap(from, to time.Time) time.Duration {
 func (f *flow) end() {
 	f.t.Helper()
 	close(f.stop)
-	f.spoken.Wait()
+	f.sending.Wait()
 	if c, ok := f.conn.(*net.TCPConn); ok {
 		_ = c.SetReadDeadline(time.Now().Add(testTime))
 		_ = c.CloseWrite()
 	} else {
 		f.conn.Close()
 	}
-	f.heard.Wait()
+	f.listening.Wait()
 	if f.network == "tcp" && f.got != f.sent {
 		f.t.Errorf("%s: %d bytes came back, want %d", f, f.got, f.sent)
 	}

@@ -34,7 +34,7 @@ func TestChangedAddressHeals(t *testing.T) {
 			server.serve(80)
 			server.echo(80)
 			var flows []*flow
-			for _, to := range []netip.Addr{vip(2), wire.DefaultNetRanges().Twin(vip(2))} {
+			for _, to := range []netip.Addr{vip(2), wire.DefaultNetRanges().To6(vip(2))} {
 				flows = append(flows, client.flow("udp", to, api.PathDirect))
 			}
 			for _, r := range []struct {

@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	server := &host.Server{
 		Core: core, Stream: stream, Peer: host.NewPeerCheck(verifier, log), Transport: transport, Devices: devices,
 		Executor: executor, Planes: planes, Exits: workloads.NewExits(events.Exited), Listening: workloads.NewListening(events.Serves, log),
-		Sampler: workloads.NewSampler(core.Attachments, devices.Untwin, core.Post, log),
+		Sampler: workloads.NewSampler(core.Attachments, devices.To4, core.Post, log),
 		Meter:   meter, Credentials: creds, Key: public, VXLAN: cfg.VXLAN, Log: log,
 	}
 	ln, err := socket.Listen(cfg.Socket)
@@ -167,7 +167,7 @@ func openPackets(cfg Config, core *host.Core, devices *kernel.Devices) (*packetq
 		return nil, err
 	}
 	return packetqueue.New(dev, packetqueue.Config{
-		Local: devices.Local, Untwin: devices.Untwin,
+		Local: devices.Local, To4: devices.To4,
 		Miss: func(local, remote netip.Addr) { core.Post(overlay.Miss{Local: local, Remote: remote}) },
 	}), nil
 }
@@ -203,8 +203,8 @@ func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.E
 				transport.Measure(m.Key)
 			case overlay.TunnelCoord:
 				transport.SetCoord(m.Coordinate)
-			case overlay.TunnelHere:
-				transport.SetHere(m.Addresses)
+			case overlay.TunnelAddresses:
+				transport.SetLocal(m.Addresses)
 			case overlay.TunnelNotice:
 				transport.Send(m.Key, m.Notice, true)
 			case overlay.TunnelSend:
@@ -228,7 +228,7 @@ func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, loc
 	if err := s.Core.Start(ctx); err != nil {
 		return err
 	}
-	if err := s.Core.Read(ctx, func(o *overlay.Core) {
+	if err := s.Core.Read(ctx, func(o overlay.View) {
 		for _, a := range o.Unready() { // of an earlier start
 			s.Listening.Watch(a)
 		}

@@ -285,7 +285,7 @@ func (h *testHost) engine(ctx context.Context, gone, ready chan struct{}) {
 			if err := json.Unmarshal(e.Up, &up); err != nil {
 				return err
 			}
-			return h.w.heard(ctx, h, up)
+			return h.w.receive(ctx, h, up)
 		})
 		select {
 		case <-time.After(5 * time.Millisecond):
@@ -308,8 +308,8 @@ func (h *testHost) end(s syscall.Signal) {
 	h.cmd = nil
 }
 
-// heard acts as the cluster: it handles a node's message, and answers the nodes that it concerns.
-func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
+// receive acts as the cluster: it handles a node's message, and answers the nodes that it concerns.
+func (w *world) receive(ctx context.Context, h *testHost, up wire.NetUp) error {
 	w.mu.Lock()
 	moved := false
 	if up.Self != nil {
@@ -332,11 +332,11 @@ func (w *world) heard(ctx context.Context, h *testHost, up wire.NetUp) error {
 	if moved {
 		for _, o := range hosts {
 			if o != h {
-				_ = w.tell(ctx, o) // a node that is disconnected requests it later
+				_ = w.sendDown(ctx, o) // a node that is disconnected requests it later
 			}
 		}
 	}
-	return w.tell(ctx, h)
+	return w.sendDown(ctx, h)
 }
 
 // unencrypted allows some hosts to send without encryption on their network.
@@ -348,11 +348,11 @@ func (w *world) unencrypted(hosts ...*testHost) {
 		h.lease.Unencrypted = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	}
 	w.mu.Unlock()
-	w.tellAll()
+	w.sendDownAll()
 }
 
 // tell sends a node all resources that it subscribes to.
-func (w *world) tell(ctx context.Context, h *testHost) error {
+func (w *world) sendDown(ctx context.Context, h *testHost) error {
 	text, err := json.Marshal(w.answer(h))
 	if err != nil {
 		return err
@@ -360,14 +360,14 @@ func (w *world) tell(ctx context.Context, h *testHost) error {
 	return h.sock.Down(ctx, text)
 }
 
-// tellAll sends every node its state, after the test has changed something.
-func (w *world) tellAll() {
+// sendDownAll sends every node its state, after the test has changed something.
+func (w *world) sendDownAll() {
 	w.t.Helper()
 	for _, h := range w.hosts {
 		if h.cmd == nil {
 			continue
 		}
-		if err := w.tell(w.t.Context(), h); err != nil {
+		if err := w.sendDown(w.t.Context(), h); err != nil {
 			w.t.Fatalf("tell %s: %v", h.id, err)
 		}
 	}
@@ -469,7 +469,7 @@ func (h *testHost) run(name string, number, n int, change ...func(*wire.Attach))
 	r.Backends = append(r.Backends, api.Backend{Instance: c.key.Instance, Epoch: c.key.Epoch, Address: c.at.Address, State: api.BackendUp})
 	w.routes[service(name)] = r
 	w.mu.Unlock()
-	w.tellAll()
+	w.sendDownAll()
 	return c
 }
 

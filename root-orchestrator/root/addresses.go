@@ -81,7 +81,7 @@ func (c *network) planService(id api.ServiceID, want *api.Addresses, have api.Se
 	if err != nil {
 		return p, err
 	}
-	err = c.checkTwin(id, want, p.Addresses.RoundRobin)
+	err = c.checkIPv6(id, want, p.Addresses.RoundRobin)
 	if err == nil && c.net.Waiting() && p.Gives(c.wall, id) {
 		err = c.net.WaitError(c.now, "addresses for "+id.Name())
 	}
@@ -91,15 +91,15 @@ func (c *network) planService(id api.ServiceID, want *api.Addresses, have api.Se
 	return p, err
 }
 
-// checkTwin returns ErrInvalid if the SLA names an IPv6 address that does not correspond to the
+// checkIPv6 returns ErrInvalid if the SLA names an IPv6 address that does not correspond to the
 // service's IPv4 address.
-func (c *network) checkTwin(id api.ServiceID, want *api.Addresses, got netip.Addr) error {
+func (c *network) checkIPv6(id api.ServiceID, want *api.Addresses, got netip.Addr) error {
 	if want == nil || want.RoundRobin6 == "" {
 		return nil
 	}
-	if twin := c.net.Ranges().Twin(got); want.RoundRobin6 != twin.String() {
+	if six := c.net.Ranges().To6(got); want.RoundRobin6 != six.String() {
 		return fmt.Errorf("rr_ip_v6 %s for %s: the IPv6 address of %s is %s; write that, or leave rr_ip_v6 out: %w",
-			want.RoundRobin6, id.Name(), got, twin, api.ErrInvalid)
+			want.RoundRobin6, id.Name(), got, six, api.ErrInvalid)
 	}
 	return nil
 }

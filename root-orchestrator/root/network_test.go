@@ -198,11 +198,11 @@ func TestARefusedApplyChangesNothing(t *testing.T) {
 }
 
 // The IPv6 address of a service is derived from its IPv4 address, so an SLA can only name that one.
-func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
+func TestIPv6AddressOfAnSLAMustMatchItsIPv4Address(t *testing.T) {
 	w := newWorld(t, "a")
 	w.settle()
 	free, ranges := w.c.addresses.Free(w.now), w.c.net.Ranges()
-	for _, wrong := range []string{"fdff:2000::55:55", "fdff:2000::a1e:101", ranges.Twin(netip.MustParseAddr("10.30.1.2")).String()} {
+	for _, wrong := range []string{"fdff:2000::55:55", "fdff:2000::a1e:101", ranges.To6(netip.MustParseAddr("10.30.1.2")).String()} {
 		err := w.do(Apply{Tenant: "acme", Spec: application(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: wrong}))}).Err
 		if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "fd74:6c6e:2::a1e:101") {
 			t.Errorf("IPv6 address %s: %v, want an error that names the right address", wrong, err)
@@ -212,7 +212,7 @@ func TestAChosenIPv6AddressIsTheTwinOrRefused(t *testing.T) {
 		}
 	}
 	w.apply(1, addressed(&api.Addresses{RoundRobin: "10.30.1.1", RoundRobin6: "fd74:6c6e:2::a1e:101"}))
-	if s, _ := w.c.Service(web); ranges.Twin(s.Addresses.RoundRobin).String() != "fd74:6c6e:2::a1e:101" {
+	if s, _ := w.c.Service(web); ranges.To6(s.Addresses.RoundRobin).String() != "fd74:6c6e:2::a1e:101" {
 		t.Errorf("it got %+v", s.Addresses)
 	}
 }

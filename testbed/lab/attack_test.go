@@ -90,8 +90,8 @@ func (s *siege) own(in *lab.Inside) netip.AddrPort {
 	return netip.AddrPortFrom(s.Instance(in.W.Instance).Address, 9)
 }
 
-func twin(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(wire.DefaultNetRanges().Twin(a.Addr()), a.Port())
+func to6(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(wire.DefaultNetRanges().To6(a.Addr()), a.Port())
 }
 
 // tunnelOf returns the address of a node's tunnel on the lab's network.
@@ -220,7 +220,7 @@ func hostileNode(t *testing.T, s *siege) {
 		for round := range 20 {
 			for _, f := range flows {
 				v.Send(lab.Datagram(f.from, f.to, fmt.Appendf(nil, "attack %s.", f.name)))
-				if a, b := twin(f.from), twin(f.to); a.Addr().IsValid() && b.Addr().IsValid() {
+				if a, b := to6(f.from), to6(f.to); a.Addr().IsValid() && b.Addr().IsValid() {
 					v.Send(lab.Datagram(a, b, fmt.Appendf(nil, "attack %s.", f.name)))
 				}
 			}
@@ -259,7 +259,7 @@ func anotherTenant(t *testing.T, s *siege) {
 	s.undisturbed(t, 12<<20, func() {
 		var all sync.WaitGroup
 		for name, a := range map[string]netip.Addr{"rr": at.RoundRobin, "closest": at.Closest, "own": own} {
-			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().Twin(a)} {
+			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().To6(a)} {
 				to := netip.AddrPortFrom(a, 80)
 				for who, in := range map[string]*lab.Inside{"client": s.client, "mole": s.mole, "web, beside it": s.web} {
 					all.Go(func() {

@@ -55,7 +55,7 @@ func (w *talk) call() {
 	to := func(a netip.Addr) string { return netip.AddrPortFrom(a, 80).String() }
 	for what, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest} {
 		w.many[what] = lab.Call(w.in, to(a))
-		w.many[what+" by IPv6"] = lab.Call(w.in, to(wire.DefaultNetRanges().Twin(a)))
+		w.many[what+" by IPv6"] = lab.Call(w.in, to(wire.DefaultNetRanges().To6(a)))
 	}
 	w.many["name"] = lab.CallBy(func() (api.InstanceID, error) { // resolved for each request
 		ips, err := w.in.Lookup(w.t.Context(), "ip4", talkName)
@@ -160,7 +160,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 		for name, want := range map[string]netip.Addr{
 			"any.rr." + talkName: w.at.RoundRobin, "any.closest." + talkName: w.at.Closest, "0.instance." + talkName: w.at.Instances[0],
 		} {
-			for network, of := range map[string]netip.Addr{"ip4": want, "ip6": wire.DefaultNetRanges().Twin(want)} {
+			for network, of := range map[string]netip.Addr{"ip4": want, "ip6": wire.DefaultNetRanges().To6(want)} {
 				ips, err := w.in.Lookup(t.Context(), network, name)
 				if err != nil || len(ips) != 1 || !ips[0].Equal(net.IP(of.AsSlice())) {
 					t.Errorf("%s %s resolves to %v (%v), want %s", network, name, ips, err, of)
@@ -174,7 +174,7 @@ func TestServicesTalkByNameAndAddress(t *testing.T) {
 	})
 	t.Run("addresses", func(t *testing.T) {
 		for policy, a := range map[string]netip.Addr{"rr": w.at.RoundRobin, "closest": w.at.Closest, "instance": w.at.Instances[0]} {
-			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().Twin(a)} {
+			for _, a := range []netip.Addr{a, wire.DefaultNetRanges().To6(a)} {
 				lab.Within(t, time.Minute, policy+" "+a.String()+" answers", func() error { // a running instance may not listen yet
 					id, err := w.in.Who(netip.AddrPortFrom(a, 80).String(), 10*time.Second)
 					if err == nil && id != w.ID("shop", "web", 0) {

@@ -74,7 +74,7 @@ func TestEveryPairOfNATs(t *testing.T) {
 		switch {
 		case directIn(a.kind, b.kind) != (r.Kind == api.PathDirect):
 			return fmt.Sprintf("direct in theory: %v", directIn(a.kind, b.kind))
-		case (a.kind == netlab.None && b.kind == netlab.None) != r.Plain:
+		case (a.kind == netlab.None && b.kind == netlab.None) != r.NoNAT:
 			return "plain is where there is no NAT"
 		case (a.kind == netlab.Blocked) != (r.Kind == api.PathRelayTLS):
 			return "by TLS is what cannot send by UDP"

@@ -250,7 +250,7 @@ func (r relayTunnel) Deliver(at netip.AddrPort, b []byte) {
 
 func (r relayTunnel) Changed(s relaylink.State) {
 	self := *r.place
-	self.Mapped, self.NAT, self.Life, self.TLS = nil, s.NAT, s.Life, s.TLS
+	self.Mapped, self.NAT, self.Lifetime, self.TLS = nil, s.NAT, s.Lifetime, s.TLS
 	if s.Mapped.IsValid() {
 		self.Mapped = []netip.AddrPort{s.Mapped}
 	}

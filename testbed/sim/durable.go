@@ -62,7 +62,7 @@ func (m *NodeMachine) holds() []string {
 // holds lists the attachments and their addresses.
 func (n *NetMachine) holds() []string {
 	out := []string{}
-	for _, a := range n.core.List() {
+	for _, a := range n.core.View().List() {
 		out = append(out, fmt.Sprintf("%s at %s", key(a.Key), a.Address))
 	}
 	slices.Sort(out)

@@ -27,7 +27,7 @@ type NetMachine struct {
 	name     string
 	core     *overlay.Core
 	proc     process[overlay.Input]
-	plane    planetest.Twin
+	plane    planetest.Model
 	ready    bool   // as reported to the node engine
 	flows    uint64 // observed by the plane
 	coord    api.Coordinate
@@ -60,8 +60,8 @@ func (n *NetMachine) start() {
 	if !n.proc.alive {
 		return
 	}
-	n.plane.Sync(n.core.Plane())
-	for _, a := range n.core.Unready() {
+	n.plane.Sync(n.core.View().Plane())
+	for _, a := range n.core.View().Unready() {
 		n.listens(a)
 	}
 	n.proc.give(overlay.Self{NetSelf: wire.NetSelf{Key: n.key(), Chain: [][]byte{{1}}, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:4000")}}})
@@ -109,7 +109,7 @@ func (n *NetMachine) isReady() bool {
 	if !n.proc.alive {
 		return false
 	}
-	_, ok := n.core.Lease()
+	_, ok := n.core.View().Lease()
 	return ok
 }
 
@@ -121,13 +121,13 @@ func (n *NetMachine) reconcile() {
 	if !n.proc.running() || !n.node.proc.alive || n.node.runtime.down {
 		return
 	}
-	for _, a := range n.core.List() {
+	for _, a := range n.core.View().List() {
 		if n.node.runtime.find(a.Key) == nil {
 			n.proc.give(overlay.Detach{Key: a.Key})
 		}
 	}
 	for _, v := range n.node.runtime.all() {
-		if _, ok := n.core.Attached(v.Key); !ok && v.phase == wire.WorkloadRunning && n.proc.running() {
+		if _, ok := n.core.View().Attached(v.Key); !ok && v.phase == wire.WorkloadRunning && n.proc.running() {
 			if _, err := n.attach(v); err == nil {
 				n.tell(v)
 			}
@@ -143,7 +143,7 @@ func (n *NetMachine) attach(v *workload) (wire.Attached, error) {
 	if got := n.proc.give(overlay.Attach{Attach: a}); !got.taken || got.err != nil {
 		return wire.Attached{}, cmp.Or(got.err, api.ErrUnavailable)
 	}
-	at, _ := n.core.Attached(v.Key)
+	at, _ := n.core.View().Attached(v.Key)
 	if !at.Ready {
 		n.listens(a)
 	}
@@ -170,7 +170,7 @@ func (n *NetMachine) tell(v *workload) {
 	if v == nil || n.node.runtime.down {
 		return // reported when the runtime is back
 	}
-	if at, ok := n.core.Attached(v.Key); ok && n.proc.alive {
+	if at, ok := n.core.View().Attached(v.Key); ok && n.proc.alive {
 		n.node.happened(wire.WorkloadEvent{Key: v.Key, Attempt: v.attempt, Address: at.Address, Ready: at.Ready})
 	}
 }
@@ -253,7 +253,7 @@ func (c *chaos) call() {
 	if !ok || n.net == nil || !n.net.proc.running() {
 		return
 	}
-	from, ok := pickOf(c, n.net.core.List())
+	from, ok := pickOf(c, n.net.core.View().List())
 	if !ok {
 		return
 	}
@@ -301,7 +301,7 @@ func (w *World) checkAddresses() {
 			if n.net == nil || !n.net.proc.alive || n.gone {
 				continue
 			}
-			for _, a := range n.net.core.List() {
+			for _, a := range n.net.core.View().List() {
 				if other, taken := has[a.Address]; taken {
 					w.violate("address", a.Address.String(), "%s has it on %s, and so does %s", key(a.Key), n.name, other)
 				}
@@ -338,7 +338,7 @@ func (w *World) misled(say sayFunc) {
 	truth := map[api.ServiceID][]string{}
 	for id, live := range w.running {
 		for _, r := range live {
-			if at, ok := r.machine.net.core.Attached(r.Key); ok {
+			if at, ok := r.machine.net.core.View().Attached(r.Key); ok {
 				if !at.Ready {
 					say(r.machine.name, "%s listens, but gets no flows", key(r.Key))
 				}
@@ -351,12 +351,12 @@ func (w *World) misled(say sayFunc) {
 	for _, c := range w.living() {
 		for _, m := range c.living() {
 			n := m.net
-			for _, a := range n.core.List() {
+			for _, a := range n.core.View().List() {
 				if !slices.ContainsFunc(w.running[a.Instance], func(r *running) bool { return r.Epoch == a.Epoch && r.machine == m }) && m.runtime.find(a.Key) == nil {
 					say(n.name, "%s is attached, but does not exist", key(a.Key))
 				}
 			}
-			for _, r := range n.core.Routes() {
+			for _, r := range n.core.View().Routes() {
 				if r.Refused != "" {
 					continue
 				}
@@ -371,7 +371,7 @@ func (w *World) misled(say sayFunc) {
 					say(n.name, "its route to %s leads to %v, want %v", r.Service, has, want)
 				}
 			}
-			if diff := n.plane.Differs(n.core.Plane()); diff != "" {
+			if diff := n.plane.Differs(n.core.View().Plane()); diff != "" {
 				say(n.name, "its kernel has %s", diff)
 			}
 		}

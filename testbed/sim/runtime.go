@@ -302,7 +302,7 @@ func (r *FakeRuntime) remove(v *workload) {
 // onNetwork returns the workload's attachment, if any.
 func (r *FakeRuntime) onNetwork(k wire.Key) (at wire.Attached) {
 	if n := r.machine.net; n != nil && n.proc.alive {
-		at, _ = n.core.Attached(k)
+		at, _ = n.core.View().Attached(k)
 	}
 	return at
 }

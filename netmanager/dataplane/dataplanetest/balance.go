@@ -136,7 +136,7 @@ func unansweredFlowsTryAgain(t *testing.T, w *World) {
 	} {
 		silent := [][]int{{2, 4}, {3, 5}}[round] // on this node and at the peer
 		h.publish(w.service(1, silent[0]), w.service(2, silent[1]), w.service(3, 6))
-		answered := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.Twin(vip(3)), 80))}
+		answered := []*Flow{w.C(1).Open("tcp", at(vip(3), 80)), w.C(1).Open("tcp", at(ranges.To6(vip(3)), 80))}
 		var addrs []netip.Addr
 		for _, n := range silent {
 			w.C(n).IP("link set eth0 down")

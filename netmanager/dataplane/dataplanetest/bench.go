@@ -18,7 +18,7 @@ func Bench(b *testing.B, f Factory) {
 	const many = 10_000
 	b.Run("Sync/10000", func(b *testing.B) {
 		w := NewWorld(b, f, api.PathRoute)
-		s := w.crowded(many)
+		s := w.manyServices(many)
 		for b.Loop() {
 			w.Hosts[0].MustSync(s)
 		}
@@ -26,7 +26,7 @@ func Bench(b *testing.B, f Factory) {
 	b.Run("Apply/10000", func(b *testing.B) {
 		w := NewWorld(b, f, api.PathRoute)
 		h := w.Hosts[0]
-		h.MustSync(w.crowded(many))
+		h.MustSync(w.manyServices(many))
 		h.Do(func() {
 			for n := 0; b.Loop(); n++ {
 				s := w.service(1, []int{2, 4, 5}[:1+n%3]...)
@@ -39,14 +39,14 @@ func Bench(b *testing.B, f Factory) {
 	for _, n := range []int{1, many} {
 		b.Run(fmt.Sprintf("NewFlow/%d", n), func(b *testing.B) {
 			w := NewWorld(b, f, api.PathRoute)
-			w.Hosts[0].MustSync(w.crowded(n))
+			w.Hosts[0].MustSync(w.manyServices(n))
 			w.newFlows(b)
 		})
 	}
 }
 
 // crowded returns the first host's state with n services of three backends each.
-func (w *World) crowded(n int) plane.State {
+func (w *World) manyServices(n int) plane.State {
 	var services []plane.Service
 	for i := range n {
 		s := w.service(1, 2, 4, 5)

@@ -34,7 +34,7 @@ func (s *Space) Serve(label string, port uint16) {
 		}
 	})
 	if err == nil {
-		err = answerAsAsked(p)
+		err = answerFromCalledAddress(p)
 	}
 	if err != nil {
 		s.t.Fatalf("serve in %s: %v", s.Name, err)
@@ -68,8 +68,8 @@ func (s *Space) Serve(label string, port uint16) {
 	}()
 }
 
-// answerAsAsked makes the socket report the destination address of a datagram.
-func answerAsAsked(p *net.UDPConn) error {
+// answerFromCalledAddress makes the socket report the destination address of a datagram.
+func answerFromCalledAddress(p *net.UDPConn) error {
 	raw, err := p.SyscallConn()
 	if err != nil {
 		return err

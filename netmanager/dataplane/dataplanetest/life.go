@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -50,7 +51,7 @@ func changesDoNotAffectOtherFlows(t *testing.T, w *World) {
 	stop := make(chan struct{})
 	enough := make(chan struct{}, 4) // has an element for each flow with 10 echoes or a failure
 	for _, f := range []*Flow{
-		w.C(1).Open("udp", at(vip(1), 80)), w.C(1).Open("udp", at(ranges.Twin(vip(1)), 80)),
+		w.C(1).Open("udp", at(vip(1), 80)), w.C(1).Open("udp", at(ranges.To6(vip(1)), 80)),
 		w.C(3).Open("udp", at(vip(1), 80)), w.C(1).Open("tcp", at(vip(1), 80)),
 	} {
 		wg.Go(func() {
@@ -108,6 +109,28 @@ func changeIsAtomic(t *testing.T, w *World) {
 	w.C(1).Reaches("c2", "tcp", at(vip(1), 80))
 	h.publish(w.service(1, 4)) // later changes work
 	w.C(1).Reaches("c4", "tcp", at(vip(1), 80))
+}
+
+// callsBeforeSyncFail calls a plane of a new netmanager.
+func callsBeforeSyncFail(t *testing.T, w *World) {
+	h := w.Hosts[0]
+	h.Kill()
+	h.Do(func() {
+		ctx := context.Background()
+		_, usage := h.Plane.Usage(ctx)
+		_, traffic := h.Plane.Traffic(ctx)
+		other := h.State
+		other.Node.Prefix = "other"
+		for what, err := range map[string]error{
+			"Apply": h.Plane.Apply(ctx, plane.Change{}), "Usage": usage, "Traffic": traffic, "Sync with another prefix": h.Plane.Sync(ctx, other),
+		} {
+			if !errors.Is(err, api.ErrInvalid) {
+				t.Errorf("%s before the first Sync: %v, want ErrInvalid", what, err)
+			}
+		}
+	})
+	h.MustSync(h.State)
+	h.MustUse()
 }
 
 func usageIsCounted(t *testing.T, w *World) {

@@ -213,7 +213,7 @@ func pathMTUIsReported(t *testing.T, w *World) {
 	w.serveAll()
 	w.Hosts[0].publish(w.service(1, 4))
 	const mtu = 1280
-	w.narrow(mtu)
+	w.limitMTU(mtu)
 	for six, a := range both(vip(1)) {
 		c, err := w.C(1).Dial("udp", at(a, 80), 0)
 		if err != nil {
@@ -253,7 +253,7 @@ func pathMTUIsReported(t *testing.T, w *World) {
 }
 
 // narrow sets the MTU of the paths between the hosts.
-func (w *World) narrow(mtu int) {
+func (w *World) limitMTU(mtu int) {
 	for i, h := range w.Hosts {
 		to := w.Hosts[1-i]
 		for _, line := range w.routes(h, to) {
@@ -266,7 +266,7 @@ func (w *World) narrow(mtu int) {
 
 // routes are the lines of ip(8) by which h reaches to's subnet.
 func (w *World) routes(h, to *Host) []string {
-	six := netip.PrefixFrom(ranges.Twin(to.Subnet.Addr()), 96+to.Subnet.Bits())
+	six := netip.PrefixFrom(ranges.To6(to.Subnet.Addr()), 96+to.Subnet.Bits())
 	switch w.path {
 	case api.PathRoute:
 		return []string{

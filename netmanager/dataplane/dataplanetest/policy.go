@@ -20,7 +20,7 @@ func deniedFlowsAreDropped(t *testing.T, w *World) {
 	w.serveAll()
 	here, there := w.Hosts[0], w.Hosts[1]
 	here.publish(w.service(1, 4), w.service(2, 2))
-	open := []*Flow{w.C(1).Open("tcp", at(w.C(4).Addr, 80)), w.C(1).Open("udp", at(ranges.Twin(vip(2)), 80))}
+	open := []*Flow{w.C(1).Open("tcp", at(w.C(4).Addr, 80)), w.C(1).Open("udp", at(ranges.To6(vip(2)), 80))}
 	kept := []*Flow{w.C(2).Open("tcp", at(w.C(4).Addr, 80)), w.C(1).Open("tcp", at(w.C(5).Addr, 80)), w.C(4).Open("tcp", at(w.C(1).Addr, 80))}
 	type denial struct {
 		at   *Host

@@ -72,12 +72,13 @@ var cases = []struct {
 	{"FlowsOutliveThePlane", flowsOutliveThePlane},
 	{"ChangesDoNotAffectOtherFlows", changesDoNotAffectOtherFlows},
 	{"ChangeIsAtomic", changeIsAtomic},
+	{"CallsBeforeSyncFail", callsBeforeSyncFail},
 	{"UsageIsCounted", usageIsCounted},
 	{"RemoveLeavesNothing", removeLeavesNothing},
 }
 
-// both returns an address of the ranges and its twin.
-func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.Twin(a)} }
+// both returns an address of the ranges, and the IPv6 address that contains it.
+func both(a netip.Addr) []netip.Addr { return []netip.Addr{a, ranges.To6(a)} }
 
 var networks = []string{"tcp", "udp"}
 

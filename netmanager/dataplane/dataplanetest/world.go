@@ -67,7 +67,7 @@ type Container struct {
 }
 
 // Addr6 returns the container's IPv6 address.
-func (c *Container) Addr6() netip.Addr { return ranges.Twin(c.Addr) }
+func (c *Container) Addr6() netip.Addr { return ranges.To6(c.Addr) }
 
 var (
 	outside4 = netip.MustParseAddr("198.51.100.1")

@@ -19,7 +19,7 @@ func (no) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) { return n
 func (no) Remove(context.Context) error                               { return nil }
 func (no) Close() error                                               { return nil }
 
-func TestWorldIsRoutedWithoutAPlane(t *testing.T) {
+func TestTheTestNetworkIsRoutedWithoutAPlane(t *testing.T) {
 	for _, path := range []api.PathKind{api.PathRoute, api.PathVXLAN} {
 		t.Run(string(path), func(t *testing.T) {
 			w := NewWorld(t, func(testing.TB) dataplane.Plane { return no{} }, path)

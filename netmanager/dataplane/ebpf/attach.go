@@ -28,7 +28,6 @@ type attacher interface {
 	attached(h hook) ([]ebpf.ProgramID, error)
 }
 
-// newAttacher returns the best attacher that the kernel supports.
 func newAttacher() attacher {
 	if _, err := (tcx{}).attached(hook{device: 1}); err != nil {
 		return classifier{}
@@ -138,7 +137,6 @@ func (f *found) Close() {
 	}
 }
 
-// find finds the programs of the plane with that prefix on all devices.
 func find(a attacher, prefix string, links []netlink.Link) (*found, error) {
 	f := &found{hooks: map[hook]*ebpf.Program{}, maps: map[string]*ebpf.Map{}, known: map[ebpf.ProgramID]*ebpf.Program{}}
 	for _, l := range links {

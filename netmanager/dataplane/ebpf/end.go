@@ -41,25 +41,25 @@ func (p *Plane) end(to, unanswered []netip.Addr) error {
 		for _, a := range some {
 			ending[a] = all[a]
 		}
-		these, err := p.over(ending)
+		these, err := p.endInKernel(ending)
 		if resets = append(resets, these...); err != nil {
 			failed = fmt.Errorf("end flows: %w", err)
 			break
 		}
 	}
-	return errors.Join(failed, p.send(resets)) // for the flows that have ended, even after an error
+	return errors.Join(failed, p.sendResets(resets)) // for the flows that have ended, even after an error
 }
 
-// over ends flows in the kernel, so that a flow that begins meanwhile is not ended by mistake.
-func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
+// endInKernel ends flows in the kernel, so that a flow that begins meanwhile is not ended by mistake.
+func (p *Plane) endInKernel(ending map[uint32]uint32) (all []reset, err error) {
 	t := newTable[uint32, uint32](p.o.TlEnding)
 	defer func() {
 		var x tx
-		t.become(&x, nil)
+		t.replace(&x, nil)
 		err = errors.Join(err, x.err)
 	}()
 	var x tx
-	if t.become(&x, ending); x.err != nil {
+	if t.replace(&x, ending); x.err != nil {
 		return nil, x.err
 	}
 	packet := make([]byte, endResets+resets*resetSize)
@@ -73,7 +73,7 @@ func (p *Plane) over(ending map[uint32]uint32) (all []reset, err error) {
 		}
 		end := int(binary.NativeEndian.Uint32(out[endTo:]))
 		if next <= at || end < endResets || end > len(run.DataOut) {
-			return all, fmt.Errorf("from place %d to %d, resets to %d of %d bytes", at, next, end, len(run.DataOut))
+			return all, fmt.Errorf("invalid result of the program tl_end: entries %d to %d, resets up to byte %d of %d", at, next, end, len(run.DataOut))
 		}
 		for b := range slices.Chunk(out[endResets:end], resetSize) {
 			var r reset
@@ -93,8 +93,8 @@ type reset struct {
 	Ack  uint32 // the next byte that it expects
 }
 
-// send sends resets to containers on this node (RFC 9293, section 3.5.2).
-func (p *Plane) send(resets []reset) error {
+// sendResets sends resets to containers on this node (RFC 9293, section 3.5.2).
+func (p *Plane) sendResets(resets []reset) error {
 	segments, err := dataplane.OpenSegments()
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (p *Plane) send(resets []reset) error {
 	for _, r := range resets {
 		client, server := addr(r.Flow.Src), addr(r.Flow.Dst)
 		if r.Flow.Family == 6 {
-			client, server = p.node.Ranges.Twin(client), p.node.Ranges.Twin(server)
+			client, server = p.node.Ranges.To6(client), p.node.Ranges.To6(server)
 		}
 		// The fields are in network order.
 		b := binary.NativeEndian.AppendUint16(nil, r.Flow.Sport)

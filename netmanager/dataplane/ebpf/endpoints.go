@@ -19,13 +19,17 @@ import (
 func (p *Plane) setEndpoints(x *tx, c plane.Change, links *links, all bool) {
 	for _, e := range c.SetEndpoints {
 		p.setEndpoint(x, e, links, all)
-		p.publish(x, e.Address, e.Ports)
+		if len(e.Ports) > 0 {
+			assign(x, p.ports, e.Address, &e.Ports)
+		} else {
+			assign(x, p.ports, e.Address, nil)
+		}
 	}
 	for _, a := range without(c.DropEndpoints, c.SetEndpoints, func(v plane.Endpoint) netip.Addr { return v.Address }) {
 		if old, had := p.endpoints.have[be32(a)]; had {
 			p.endpoints.drop(x, be32(a))
 			p.dropDevice(x, old.Ifindex, be32(a))
-			p.publish(x, a, nil)
+			assign(x, p.ports, a, nil)
 		}
 	}
 	if all {
@@ -54,7 +58,7 @@ func (p *Plane) setEndpoint(x *tx, e plane.Endpoint, links *links, all bool) {
 		if queued {
 			v.Queued = 1
 		}
-		for h, prog := range p.wanted(d.Attrs().Index) {
+		for h, prog := range p.endpointPrograms(d.Attrs().Index) {
 			err := p.attach(x, h, prog, all)
 			if all && errors.Is(err, unix.ENODEV) { // removed since it was listed
 				gone = true
@@ -82,18 +86,6 @@ func (p *Plane) dropDevice(x *tx, device, endpoint uint32) {
 	}
 }
 
-func (p *Plane) publish(x *tx, a netip.Addr, ports []api.PortMap) {
-	old := p.ports[a]
-	put := func(v []api.PortMap) {
-		if delete(p.ports, a); len(v) > 0 {
-			p.ports[a] = v
-		}
-	}
-	put(ports)
-	x.did(func() { put(old) })
-}
-
-// queued reports whether a device has a queueing discipline, which limits bandwidth.
 func (l *links) queued(d netlink.Link) (bool, error) {
 	if l.queues == nil {
 		all, err := netlink.QdiscList(nil)
@@ -110,12 +102,12 @@ func (l *links) queued(d netlink.Link) (bool, error) {
 	return l.queues[d.Attrs().Index], nil
 }
 
-func (p *Plane) wanted(device int) map[hook]*ebpf.Program {
+func (p *Plane) endpointPrograms(device int) map[hook]*ebpf.Program {
 	return map[hook]*ebpf.Program{{device, false}: p.o.TlLeave, {device, true}: p.o.TlLast}
 }
 
-// hook attaches the programs of all devices except those of endpoints, and detaches others.
-func (p *Plane) hook(x *tx, all bool) {
+// attachDevices attaches the programs of all devices except those of endpoints, and detaches others.
+func (p *Plane) attachDevices(x *tx, all bool) {
 	if x.err != nil {
 		return
 	}
@@ -140,7 +132,7 @@ func (p *Plane) hook(x *tx, all bool) {
 		}
 	}
 	if len(p.hooks) > 2*(2*len(p.devices.have)+len(want))+gonePrograms {
-		p.forgetGone()
+		p.removeGone()
 	}
 	for h, prog := range maps.Clone(p.hooks) {
 		if want[h] != nil || prog == p.o.TlLeave || prog == p.o.TlLast {
@@ -149,7 +141,7 @@ func (p *Plane) hook(x *tx, all bool) {
 		if prog != p.o.TlArrive && prog != p.o.TlHeld { // of an earlier start
 			info, err := prog.Info()
 			if err == nil && (info.Name == "tl_leave" || info.Name == "tl_last") {
-				err := p.attach(x, h, p.wanted(h.device)[h], all)
+				err := p.attach(x, h, p.endpointPrograms(h.device)[h], all)
 				if !errors.Is(err, unix.ENODEV) && x.fail(err) { // attach has removed a device that is gone
 					return
 				}
@@ -162,12 +154,12 @@ func (p *Plane) hook(x *tx, all bool) {
 	}
 }
 
-// gonePrograms is the number of records, beyond twice those needed, that cause forgetGone.
+// gonePrograms is the number of records, beyond twice those needed, that cause removeGone.
 const gonePrograms = 64
 
-// forgetGone removes the records of programs on endpoints' devices that are gone. The kernel
+// removeGone removes the records of programs on endpoints' devices that are gone. The kernel
 // has removed the programs.
-func (p *Plane) forgetGone() {
+func (p *Plane) removeGone() {
 	for h := range p.hooks {
 		if _, known := p.devices.have[uint32(h.device)]; known {
 			continue
@@ -189,16 +181,16 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 			return fmt.Errorf("read a program: %w", err)
 		}
 		id, _ := info.ID()
-		if ids, err := p.at.attached(h); err == nil && !slices.Contains(ids, id) {
+		if ids, err := p.attacher.attached(h); err == nil && !slices.Contains(ids, id) {
 			old = nil
 		}
 	}
 	if old == prog {
 		return nil
 	}
-	err := p.at.attach(h, prog, old)
+	err := p.attacher.attach(h, prog, old)
 	if old != nil && errors.Is(err, os.ErrNotExist) { // it was removed with its device
-		err = p.at.attach(h, prog, nil)
+		err = p.attacher.attach(h, prog, nil)
 	}
 	if errors.Is(err, unix.ENODEV) {
 		delete(p.hooks, h) // the kernel removed the program with its device
@@ -207,13 +199,13 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 		return fmt.Errorf("attach a program to device %d: %w", h.device, err)
 	}
 	p.hooks[h] = prog
-	x.did(func() {
+	x.onRollback(func() {
 		if old == nil {
-			_ = p.at.detach(h, prog)
+			_ = p.attacher.detach(h, prog)
 			delete(p.hooks, h)
 			return
 		}
-		_ = p.at.attach(h, old, prog)
+		_ = p.attacher.attach(h, old, prog)
 		p.hooks[h] = old
 	})
 	return nil
@@ -221,19 +213,19 @@ func (p *Plane) attach(x *tx, h hook, prog *ebpf.Program, sure bool) error {
 
 func (p *Plane) detach(x *tx, h hook) error {
 	old := p.hooks[h]
-	if err := p.at.detach(h, old); err != nil && !gone(err) {
+	if err := p.attacher.detach(h, old); err != nil && !notFound(err) {
 		return fmt.Errorf("detach a program from device %d: %w", h.device, err)
 	}
 	delete(p.hooks, h)
-	x.did(func() {
-		if p.at.attach(h, old, nil) == nil {
+	x.onRollback(func() {
+		if p.attacher.attach(h, old, nil) == nil {
 			p.hooks[h] = old
 		}
 	})
 	return nil
 }
 
-// gone reports whether err means that the object to remove does not exist.
-func gone(err error) bool {
+// notFound reports whether err means that the object to remove does not exist.
+func notFound(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }

@@ -14,7 +14,7 @@ import (
 func NewClassifier(prefix string) (*Plane, error) {
 	p, err := New(prefix)
 	if err == nil {
-		p.at = classifier{}
+		p.attacher = classifier{}
 	}
 	return p, err
 }
@@ -103,7 +103,7 @@ func (p *Plane) Places(t testing.TB, a netip.Addr) (each int, of [kinds][]int) {
 }
 
 // OnAttach calls do before each program is attached to a device.
-func (p *Plane) OnAttach(do func(device int)) { p.at = watched{p.at, do} }
+func (p *Plane) OnAttach(do func(device int)) { p.attacher = watched{p.attacher, do} }
 
 type watched struct {
 	attacher

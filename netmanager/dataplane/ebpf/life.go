@@ -1,10 +1,6 @@
 package ebpf
 
-import (
-	"os"
-	"strconv"
-	"strings"
-)
+import "github.com/treeline-edge/treeline/netmanager/dataplane"
 
 // Lifetimes in seconds of a flow without a connection after its last packet, before and after
 // an answer (RFC 4787, REQ-5: two minutes or more). A host configures them with the sysctls of
@@ -19,15 +15,8 @@ func (p *Plane) readLifetimes() {
 	p.answered = lifetime("nf_conntrack_udp_timeout_stream", answered)
 }
 
-// lifetime returns a sysctl in seconds as ticks of 2^20 ns. It returns the parameter otherwise if
-// connection tracking is not loaded or not visible in this namespace.
-func lifetime(name string, otherwise uint32) uint32 {
+// lifetime returns a setting in seconds as ticks of 2^20 ns.
+func lifetime(name string, otherwise uint64) uint32 {
 	const longest = 1 << 20 // twelve days; ticks wrap after 52
-	seconds := uint64(otherwise)
-	if b, err := os.ReadFile("/proc/sys/net/netfilter/" + name); err == nil {
-		if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil && n > 0 {
-			seconds = min(n, longest)
-		}
-	}
-	return uint32(seconds * 1e9 >> 20)
+	return uint32(min(dataplane.ConntrackSetting(name, otherwise), longest) * 1e9 >> 20)
 }

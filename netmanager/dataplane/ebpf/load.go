@@ -28,7 +28,6 @@ const (
 
 var maxFlows uint32 = 1 << 16 // of a kind; less in tests that fill the maps
 
-// fit sets the sizes of the maps by the memory of the machine.
 func fit(spec *ebpf.CollectionSpec, memory uint64) {
 	flows := uint32(minFlows)
 	for flows < maxFlows && uint64(flows)*2*flowCost <= memory/1024 {

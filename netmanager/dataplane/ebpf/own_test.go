@@ -84,7 +84,7 @@ func TestPlaneWithoutTCX(t *testing.T) {
 
 // Flows from one port to two addresses of a service may have the same backend. The plane must then
 // choose another port for one of them, as connection tracking does.
-func TestOnePortToManyAddressesOfOneBackend(t *testing.T) {
+func TestOneClientPortToManyAddressesOfOneBackend(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	c4 := w.C(4)
 	c4.Serve("c4", 80)
@@ -94,7 +94,7 @@ func TestOnePortToManyAddressesOfOneBackend(t *testing.T) {
 			var conns []net.Conn
 			for _, a := range []netip.Addr{netip.MustParseAddr("10.30.0.1"), netip.MustParseAddr("10.30.0.2"), c4.Addr} {
 				if six {
-					a = ranges.Twin(a)
+					a = ranges.To6(a)
 				}
 				c, err := dialReusing(w.C(1).Space, network, netip.AddrPortFrom(a, 80), 5000)
 				if err != nil {
@@ -156,7 +156,7 @@ func echo(c net.Conn, say string, first bool) error {
 }
 
 // A flood ends no connection of another client, even if the connection is silent.
-func TestFloodsPushOutNoConnection(t *testing.T) {
+func TestFloodsEvictNoConnection(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(4).Serve("c4", 80)
 	s := service(1, 4, w.C(4).Addr)
@@ -237,7 +237,7 @@ func TestFloodsMoveNoAnsweredFlow(t *testing.T) {
 
 // The table of flows stays consistent while flows begin, move, are evicted and end on all
 // processors: an inconsistency would be permanent.
-func TestTableStaysWhole(t *testing.T) {
+func TestTheFlowTableStaysConsistent(t *testing.T) {
 	ebpf.Small(t)
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	for _, n := range []int{4, 5, 6} {
@@ -288,7 +288,7 @@ func TestTableStaysWhole(t *testing.T) {
 
 // A reset connection frees its place soon. Otherwise many connections in sequence would fill the
 // table, and each would have to search for a place.
-func TestPlacesOfResetConnectionsAreHadAgain(t *testing.T) {
+func TestEntriesOfResetConnectionsAreReused(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(4).Serve("c4", 80)
 	s := service(1, 4, w.C(4).Addr)
@@ -397,7 +397,7 @@ func flood(from, to netip.Addr, n int) error {
 }
 
 // Before it has a lease, a node has no state, and containers may disappear while it does not run.
-func TestSyncTakesWhatItFinds(t *testing.T) {
+func TestSyncAfterDevicesDisappeared(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	w.C(1).Serve("c1", 80)
 	h, s := w.Hosts[0], w.Hosts[0].State
@@ -433,7 +433,7 @@ func TestTunnelledPeers(t *testing.T) {
 	w.C(4).Serve("c4", 80)
 	s := service(1, 4, w.C(4).Addr)
 	w.Hosts[0].MustApply(plane.Change{SetServices: []plane.Service{s}})
-	for _, a := range []netip.Addr{s.Address, ranges.Twin(s.Address)} {
+	for _, a := range []netip.Addr{s.Address, ranges.To6(s.Address)} {
 		for _, network := range []string{"tcp", "udp"} {
 			if got, err := w.C(1).Send(network, netip.AddrPortFrom(a, 80), strings.Repeat("x", 1000)); got != "c4" {
 				t.Errorf("%s to %s: %q, %v", network, a, got, err)
@@ -443,7 +443,7 @@ func TestTunnelledPeers(t *testing.T) {
 }
 
 // Records of devices that disappeared are removed, so that a plane does not grow with each instance.
-func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
+func TestRemovedDevicesAreForgotten(t *testing.T) {
 	w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)
 	h := w.Hosts[0]
 	before := h.Plane.(*ebpf.Plane).Hooks()
@@ -473,7 +473,7 @@ func TestDevicesThatAreGoneAreForgotten(t *testing.T) {
 
 // A device may disappear with its container at any time, even after a start has found the programs on
 // it and before it replaces them. The plane then ignores the device and applies the rest.
-func TestDeviceThatGoesMeanwhileIsGivenUp(t *testing.T) {
+func TestADeviceRemovedDuringAChangeIsSkipped(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		t.Run(fmt.Sprintf("known=%t", known), func(t *testing.T) {
 			w := dataplanetest.NewWorld(t, newEBPF, api.PathRoute)

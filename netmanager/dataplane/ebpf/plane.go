@@ -20,13 +20,13 @@ import (
 // Plane is a dataplane.Plane of tc programs. Its methods must always be called in the same
 // network namespace.
 type Plane struct {
-	prefix string
-	at     attacher
-	edge   *nft.Edge
-	open   bool // the programs are loaded, and the fields below match the kernel
-	o      objectsObjects
-	hooks  map[hook]*ebpf.Program // where the plane's programs are
-	set    objectsSettings
+	prefix   string
+	attacher attacher
+	edge     *nft.Edge
+	open     bool // the programs are loaded, and the fields below match the kernel
+	o        objectsObjects
+	hooks    map[hook]*ebpf.Program // where the plane's programs are
+	set      objectsSettings
 
 	unanswered, answered uint32 // ticks
 
@@ -60,7 +60,7 @@ func New(prefix string) (*Plane, error) {
 	if prefix == "" || len(prefix) > 7 {
 		return nil, fmt.Errorf("prefix %q is not 1 to 7 letters: %w", prefix, api.ErrInvalid)
 	}
-	return &Plane{prefix: prefix, at: newAttacher(), edge: nft.NewEdge(prefix)}, nil
+	return &Plane{prefix: prefix, attacher: newAttacher(), edge: nft.NewEdge(prefix)}, nil
 }
 
 // start loads the programs, with the maps of an earlier start if they fit, and reads them.
@@ -69,7 +69,7 @@ func (p *Plane) start() error {
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	f, err := find(p.at, p.prefix, links)
+	f, err := find(p.attacher, p.prefix, links)
 	if err != nil {
 		return err
 	}
@@ -105,16 +105,13 @@ func (p *Plane) start() error {
 func (p *Plane) read() error {
 	p.endpoints = newTable[uint32, objectsEndpoint](p.o.TlEndpoints)
 	p.endpoints.merge = func(v, old objectsEndpoint) objectsEndpoint { v.Held, v.Since = old.Held, old.Since; return v }
-	p.endpoints.plain = func(v objectsEndpoint) objectsEndpoint { v.Held, v.Since = 0, 0; return v }
 	p.devices = newTable[uint32, uint32](p.o.TlDevices)
 	p.services = newTable[uint32, objectsService](p.o.TlServices)
 	p.services.merge = func(v, old objectsService) objectsService { v.Turn = old.Turn; return v }
-	p.services.plain = func(v objectsService) objectsService { v.Turn = 0; return v }
 	count := func(v, old objectsRemote) objectsRemote { v.Used = old.Used; return v }
-	plain := func(v objectsRemote) objectsRemote { v.Used = 0; return v }
 	p.backends = newTable[uint32, objectsRemote](p.o.TlBackends)
 	p.sources = newTable[uint32, objectsRemote](p.o.TlSources)
-	p.backends.merge, p.backends.plain, p.sources.merge, p.sources.plain = count, plain, count, plain
+	p.backends.merge, p.sources.merge = count, count
 	p.allowed = newTable[objectsPair, uint32](p.o.TlAllowed)
 	p.prefixes = newTable[objectsPrefix, objectsPeer](p.o.TlPeers)
 	p.closed = newTable[objectsNetwork, uint32](p.o.TlClosed)
@@ -155,8 +152,11 @@ func (p *Plane) read() error {
 	return nil
 }
 
-// Sync makes the plane exactly s.
+// Sync implements dataplane.Plane.
 func (p *Plane) Sync(_ context.Context, s plane.State) error {
+	if err := dataplane.CheckPrefix(p.prefix, s.Node); err != nil {
+		return err
+	}
 	if !p.open {
 		if err := p.start(); err != nil {
 			return err
@@ -191,10 +191,10 @@ func without[K comparable, T any](drop []K, set []T, key func(T) K) []K {
 	return slices.DeleteFunc(slices.Clone(drop), func(k K) bool { return kept[k] })
 }
 
-// Apply applies one change.
+// Apply implements dataplane.Plane.
 func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 	if !p.open {
-		return fmt.Errorf("change the eBPF plane before Sync: %w", api.ErrInvalid)
+		return dataplane.NotSynced("change")
 	}
 	return p.change(c, false)
 }
@@ -207,10 +207,10 @@ func (p *Plane) change(c plane.Change, all bool) error {
 	}
 	x := &tx{}
 	if p.steps(x, c, all); x.err != nil {
-		x.back()
+		x.rollback()
 		return x.err
 	}
-	x.stand()
+	x.commit()
 	if len(c.End)+len(c.Retry) > 0 {
 		return p.end(c.End, c.Retry)
 	}
@@ -228,7 +228,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 		p.readLifetimes()
 		old := p.node
 		p.node = *c.Node
-		x.did(func() { p.node = old })
+		x.onRollback(func() { p.node = old })
 	}
 	p.settings(x, links)
 	for _, v := range c.Allow {
@@ -239,7 +239,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 	}
 	p.setPeers(x, c, links, all)
 	p.setEndpoints(x, c, links, all)
-	p.hook(x, all)
+	p.attachDevices(x, all)
 	for _, s := range c.SetServices {
 		p.setService(x, be32(s.Address), uint32(s.Ident), ring(s.Backends))
 	}
@@ -253,7 +253,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 		p.allowed.drop(x, pair(v))
 	}
 	if x.err == nil {
-		x.fail(p.edge.Become(p.node, p.ports, all))
+		x.fail(p.edge.Replace(p.node, p.ports, all))
 	}
 	// The new generation makes flows check their dependencies again.
 	p.settings(x, links)
@@ -261,7 +261,7 @@ func (p *Plane) steps(x *tx, c plane.Change, all bool) {
 
 func pair(v plane.Pair) objectsPair { return objectsPair{From: uint32(v.From), To: uint32(v.To)} }
 
-// Close closes programs and maps, which stay in the kernel.
+// Close implements dataplane.Plane.
 func (p *Plane) Close() error {
 	for _, prog := range p.hooks {
 		prog.Close()
@@ -278,13 +278,13 @@ func (p *Plane) Remove(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
 	}
-	f, err := find(p.at, p.prefix, links)
+	f, err := find(p.attacher, p.prefix, links)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	for h, prog := range f.hooks {
-		if err := p.at.detach(h, prog); err != nil && !gone(err) {
+		if err := p.attacher.detach(h, prog); err != nil && !notFound(err) {
 			return fmt.Errorf("detach a program from device %d: %w", h.device, err)
 		}
 	}

@@ -15,26 +15,26 @@ func (p *Plane) setService(x *tx, a, ident uint32, ring []uint32) {
 	set := p.nextSet
 	p.nextSet++
 	p.rings[set] = ring
-	x.did(func() { p.dropRing(set) })
+	x.onRollback(func() { p.dropRing(set) })
 	for i, b := range ring {
 		if err := p.o.TlSlots.Put(objectsSlot{Set: set, Index: uint32(i)}, b); err != nil {
-			x.fail(fmt.Errorf("backends of %s: %w", addr(a), full(p.o.TlSlots, err)))
+			x.fail(fmt.Errorf("backends of %s: %w", addr(a), writeError(p.o.TlSlots, err)))
 			return
 		}
 	}
 	p.useBackends(x, a, ident, ring)
 	p.services.set(x, a, objectsService{Ident: ident, Set: set, Slots: uint32(len(ring))})
 	if had {
-		x.finally(func() { p.dropRing(old.Set) })
-		p.disuse(x, a, p.rings[old.Set], ring)
+		x.onCommit(func() { p.dropRing(old.Set) })
+		p.releaseBackends(x, a, p.rings[old.Set], ring)
 	}
 }
 
 func (p *Plane) dropService(x *tx, a uint32) {
 	if old, had := p.services.have[a]; had {
 		p.services.drop(x, a)
-		x.finally(func() { p.dropRing(old.Set) })
-		p.disuse(x, a, p.rings[old.Set], nil)
+		x.onCommit(func() { p.dropRing(old.Set) })
+		p.releaseBackends(x, a, p.rings[old.Set], nil)
 	}
 }
 
@@ -63,12 +63,12 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) {
 			continue
 		}
 		p.use(a, ident, []uint32{b})
-		x.did(func() {
+		x.onRollback(func() {
 			if had {
 				p.uses[b][a] = old
 				return
 			}
-			p.forget(a, b)
+			p.removeUse(a, b)
 		})
 		if _, known := p.backends.have[b]; known && len(p.uses[b]) > 1 {
 			continue // it has the ident of another service, which is as good
@@ -77,22 +77,22 @@ func (p *Plane) useBackends(x *tx, a, ident uint32, ring []uint32) {
 	}
 }
 
-// disuse removes the backends of a's old ring that are not in the new one.
-func (p *Plane) disuse(x *tx, a uint32, old, ring []uint32) {
+// releaseBackends removes the backends of a's old ring that are not in the new one.
+func (p *Plane) releaseBackends(x *tx, a uint32, old, ring []uint32) {
 	for _, b := range without(old, ring, func(b uint32) uint32 { return b }) {
 		ident, had := p.uses[b][a]
 		if !had {
 			continue
 		}
-		p.forget(a, b)
-		x.did(func() { p.use(a, ident, []uint32{b}) })
+		p.removeUse(a, b)
+		x.onRollback(func() { p.use(a, ident, []uint32{b}) })
 		if len(p.uses[b]) == 0 {
 			p.backends.drop(x, b)
 		}
 	}
 }
 
-func (p *Plane) forget(a, b uint32) {
+func (p *Plane) removeUse(a, b uint32) {
 	if delete(p.uses[b], a); len(p.uses[b]) == 0 {
 		delete(p.uses, b)
 	}

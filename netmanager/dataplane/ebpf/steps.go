@@ -90,7 +90,7 @@ func (p *Plane) settings(x *tx, links *links) {
 		return
 	}
 	p.set = s
-	x.did(func() {
+	x.onRollback(func() {
 		old.Gen, old.Seed = p.set.Gen+1, p.set.Seed // the index of flows that began meanwhile depends on it
 		p.set = old
 		_ = p.o.TlSettings.Put(uint32(0), old)
@@ -119,8 +119,8 @@ func (p *Plane) networks(x *tx, n plane.Node) {
 		}
 		return m
 	}
-	p.exempt.become(x, key(n.Open))
-	p.closed.become(x, key(slices.Concat(dataplane.Closed, n.Closed)))
+	p.exempt.replace(x, key(n.Open))
+	p.closed.replace(x, key(slices.Concat(dataplane.Closed, n.Closed)))
 }
 
 func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) {
@@ -129,7 +129,7 @@ func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) {
 	}
 	for _, k := range without(c.DropPeers, c.SetPeers, func(v plane.Peer) api.PeerKey { return v.Key }) {
 		if old, ok := p.peers[k]; ok {
-			p.know(x, k, peer{}, false)
+			assign(x, p.peers, k, nil)
 			p.prefixes.dropUnless(x, func(_ objectsPrefix, v objectsPeer) bool { return v.Id != old.id })
 		}
 	}
@@ -144,8 +144,8 @@ func (p *Plane) setPeers(x *tx, c plane.Change, links *links, all bool) {
 
 // The values of enum path in bpf/types.h.
 const (
-	wayRoute = 1 << iota
-	wayVXLAN
+	pathRoute = 1 << iota
+	pathVXLAN
 )
 
 func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) {
@@ -162,20 +162,20 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) {
 	e := objectsPeer{Id: n.id, Mtu: uint32(v.MTU)}
 	switch v.Path {
 	case api.PathRoute:
-		e.Send = wayRoute
+		e.Send = pathRoute
 	case api.PathVXLAN:
-		e.Send = wayVXLAN
+		e.Send = pathVXLAN
 		if d := links.get(plane.VXLANDevice(p.node.Prefix)); d != nil && (e.Mtu == 0 || int(e.Mtu) > d.Attrs().MTU) {
 			e.Mtu = uint32(d.Attrs().MTU)
 		}
 	}
 	if v.Accepts.Route {
-		e.Path |= wayRoute
+		e.Path |= pathRoute
 	}
 	if v.Accepts.VXLAN {
-		e.Path |= wayVXLAN
+		e.Path |= pathVXLAN
 	}
-	if (e.Path|e.Send)&wayRoute != 0 {
+	if (e.Path|e.Send)&pathRoute != 0 {
 		if routes, err := netlink.RouteGet(v.Via.AsSlice()); err == nil && len(routes) > 0 {
 			n.device = routes[0].LinkIndex
 		}
@@ -191,27 +191,12 @@ func (p *Plane) setPeer(x *tx, v plane.Peer, links *links) {
 		keep[k] = true
 		p.prefixes.set(x, k, e)
 	}
-	p.know(x, v.Key, n, true)
+	assign(x, p.peers, v.Key, &n)
 	p.prefixes.dropUnless(x, func(k objectsPrefix, v objectsPeer) bool { return v.Id != n.id || keep[k] })
 }
 
 func prefix(p netip.Prefix) objectsPrefix {
 	return objectsPrefix{Len: uint32(p.Bits()), Address: be32(p.Masked().Addr())}
-}
-
-func (p *Plane) know(x *tx, k api.PeerKey, v peer, known bool) {
-	old, had := p.peers[k]
-	if known {
-		p.peers[k] = v
-	} else {
-		delete(p.peers, k)
-	}
-	x.did(func() {
-		delete(p.peers, k)
-		if had {
-			p.peers[k] = old
-		}
-	})
 }
 
 // newID returns a peer's index among the counters of traffic: its former one, or a free one.

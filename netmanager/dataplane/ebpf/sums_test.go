@@ -11,7 +11,7 @@ import (
 )
 
 // A change of a source without new objects would have no effect.
-func TestObjectsAreOfTheirSources(t *testing.T) {
+func TestObjectsAreBuiltFromTheirSources(t *testing.T) {
 	b, err := os.ReadFile("bpf/SUMS")
 	if err != nil {
 		t.Fatal(err)

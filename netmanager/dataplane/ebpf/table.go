@@ -16,10 +16,8 @@ import (
 type table[K, V comparable] struct {
 	m    *ebpf.Map
 	have map[K]V
-	// merge copies the counts of old into a value that replaces it; plain removes them, so that
-	// values can be compared. Nil: there are no counts.
+	// merge copies the counts of old into a value that replaces it. Nil: there are no counts.
 	merge func(v, old V) V
-	plain func(V) V
 }
 
 func newTable[K, V comparable](m *ebpf.Map) *table[K, V] {
@@ -32,13 +30,19 @@ func (t *table[K, V]) load() error {
 	if err != nil {
 		return err
 	}
-	t.have = all
-	if t.plain != nil {
-		for k, v := range all {
-			all[k] = t.plain(v)
-		}
+	for k, v := range all {
+		all[k] = t.withoutCounts(v)
 	}
+	t.have = all
 	return nil
+}
+
+func (t *table[K, V]) withoutCounts(v V) V {
+	var zero V
+	if t.merge != nil {
+		v = t.merge(v, zero)
+	}
+	return v
 }
 
 func (t *table[K, V]) set(x *tx, k K, v V) {
@@ -47,11 +51,11 @@ func (t *table[K, V]) set(x *tx, k K, v V) {
 		return
 	}
 	if err := t.put(k, v, had); err != nil {
-		x.fail(full(t.m, err))
+		x.fail(writeError(t.m, err))
 		return
 	}
 	t.have[k] = v
-	x.did(func() {
+	x.onRollback(func() {
 		if had {
 			_ = t.put(k, old, true)
 			t.have[k] = old
@@ -62,8 +66,7 @@ func (t *table[K, V]) set(x *tx, k K, v V) {
 	})
 }
 
-// full explains why a write to a map failed.
-func full(m *ebpf.Map, err error) error {
+func writeError(m *ebpf.Map, err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("map %s is full (%d entries): %w", m, m.MaxEntries(), api.ErrUnavailable)
 	}
@@ -96,12 +99,9 @@ func (t *table[K, V]) drop(x *tx, k K) {
 		return
 	}
 	delete(t.have, k)
-	x.did(func() {
+	x.onRollback(func() {
 		_ = t.m.Put(k, old)
-		t.have[k] = old
-		if t.plain != nil {
-			t.have[k] = t.plain(old)
-		}
+		t.have[k] = t.withoutCounts(old)
 	})
 }
 
@@ -113,8 +113,8 @@ func (t *table[K, V]) dropUnless(x *tx, keep func(K, V) bool) {
 	}
 }
 
-// become makes the table exactly want.
-func (t *table[K, V]) become(x *tx, want map[K]V) {
+// replace makes the table exactly want.
+func (t *table[K, V]) replace(x *tx, want map[K]V) {
 	for k, v := range want {
 		t.set(x, k, v)
 	}
@@ -144,15 +144,15 @@ func walk[K, V any](m *ebpf.Map, f func(K, *V)) error {
 		case errors.Is(err, ebpf.ErrKeyNotExist):
 			return nil
 		case first && errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, ebpf.ErrIterationAborted):
-			return step(m, f)
+			return iterate(m, f)
 		case err != nil:
 			return fmt.Errorf("read map %s: %w", m, err)
 		}
 	}
 }
 
-// step is walk for maps that the kernel cannot read in batches. It may repeat entries.
-func step[K, V any](m *ebpf.Map, f func(K, *V)) error {
+// iterate is walk for maps that the kernel cannot read in batches. It may repeat entries.
+func iterate[K, V any](m *ebpf.Map, f func(K, *V)) error {
 	var k K
 	var v V
 	it := m.Iterate()

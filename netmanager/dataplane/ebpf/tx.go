@@ -17,20 +17,31 @@ func (t *tx) fail(err error) bool {
 	return t.err != nil
 }
 
-// finally runs done when the change has succeeded, to free what it replaced.
-func (t *tx) finally(done func()) { t.last = append(t.last, done) }
+// onCommit runs done when the change has succeeded, to free what it replaced.
+func (t *tx) onCommit(done func()) { t.last = append(t.last, done) }
 
-// stand completes a change that succeeded.
-func (t *tx) stand() {
+func (t *tx) commit() {
 	for _, done := range t.last {
 		done()
 	}
 }
 
-// did records how to undo the last step.
-func (t *tx) did(undo func()) { t.undo = append(t.undo, undo) }
+func (t *tx) onRollback(undo func()) { t.undo = append(t.undo, undo) }
 
-func (t *tx) back() {
+// assign sets or, with nil, deletes the entry of a map.
+func assign[K comparable, V any](x *tx, m map[K]V, k K, v *V) {
+	old, had := m[k]
+	if delete(m, k); v != nil {
+		m[k] = *v
+	}
+	x.onRollback(func() {
+		if delete(m, k); had {
+			m[k] = old
+		}
+	})
+}
+
+func (t *tx) rollback() {
 	for _, undo := range slices.Backward(t.undo) {
 		undo()
 	}

@@ -5,18 +5,21 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/dataplane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Usage implements dataplane.Plane. It fails with ErrInvalid before Sync.
+// Usage implements dataplane.Plane.
 func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	u := plane.Usage{
 		Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{},
 		Sources: map[netip.Addr]uint64{},
 	}
 	if !p.open {
-		return u, fmt.Errorf("use of a plane that was not synced: %w", api.ErrInvalid)
+		return u, dataplane.NotSynced("usage")
 	}
 	services, err := dump[uint32, objectsService](p.o.TlServices)
 	if err != nil {
@@ -27,18 +30,14 @@ func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 			u.Services[addr(a)] = s.Turn
 		}
 	}
-	backends, err := dump[uint32, objectsRemote](p.o.TlBackends)
-	if err != nil {
-		return u, err
-	}
-	sources, err := dump[uint32, objectsRemote](p.o.TlSources)
-	if err != nil {
-		return u, err
-	}
-	for into, from := range map[*map[netip.Addr]uint64]map[uint32]objectsRemote{&u.Backends: backends, &u.Sources: sources} {
-		for a, r := range from {
+	for m, into := range map[*ebpf.Map]map[netip.Addr]uint64{p.o.TlBackends: u.Backends, p.o.TlSources: u.Sources} {
+		remotes, err := dump[uint32, objectsRemote](m)
+		if err != nil {
+			return u, err
+		}
+		for a, r := range remotes {
 			if r.Used > 0 {
-				(*into)[addr(a)] = r.Used
+				into[addr(a)] = r.Used
 			}
 		}
 	}
@@ -47,7 +46,7 @@ func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	}
 	var each []objectsCounts
 	if err := p.o.TlCounts.Lookup(uint32(0), &each); err != nil {
-		return u, fmt.Errorf("counts: %w", err)
+		return u, fmt.Errorf("read the counters of dropped packets: %w", err)
 	}
 	for _, c := range each {
 		u.Denied += c.Denied
@@ -56,10 +55,10 @@ func (p *Plane) Usage(ctx context.Context) (plane.Usage, error) {
 	return u, nil
 }
 
-// Traffic implements dataplane.Plane. It fails with ErrInvalid before Sync.
+// Traffic implements dataplane.Plane.
 func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 	if !p.open {
-		return nil, fmt.Errorf("traffic of a plane that was not synced: %w", api.ErrInvalid)
+		return nil, dataplane.NotSynced("traffic")
 	}
 	all := map[api.PeerKey][2]uint64{}
 	for k, v := range p.peers {
@@ -68,7 +67,7 @@ func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 		}
 		var each []objectsTraffic
 		if err := p.o.TlTraffic.Lookup(v.id, &each); err != nil {
-			return nil, fmt.Errorf("traffic of peer %s: %w", k, err)
+			return nil, fmt.Errorf("read the traffic of peer %s: %w", k, err)
 		}
 		var sum [2]uint64
 		for _, t := range each {

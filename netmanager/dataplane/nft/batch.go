@@ -32,9 +32,9 @@ func (x *batch) control(kind uint16) {
 	x.end()
 }
 
-// seal requests an answer to the last message, ends the batch, and returns that message's
+// finish requests an answer to the last message, ends the batch, and returns that message's
 // number; 0 if there is none.
-func (x *batch) seal() uint32 {
+func (x *batch) finish() uint32 {
 	last := x.n - 1
 	flags := x.b[x.last+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
@@ -104,24 +104,24 @@ func (x *batch) expression(attr uint16, f nftables.TableFamily, e expr.Any) {
 	x.bytes(attr|unix.NLA_F_NESTED, b)
 }
 
-// of begins a message about an object in a table, and appends the name of the table.
-func (x *batch) of(t *nftables.Table, msg, flags uint16) {
+// about begins a message about an object in a table, and appends the name of the table.
+func (x *batch) about(t *nftables.Table, msg, flags uint16) {
 	x.message(unix.NFNL_SUBSYS_NFTABLES<<8|msg, flags, t.Family)
 	x.text(1, t.Name) // NFTA_TABLE_NAME, NFTA_SET_TABLE, NFTA_CHAIN_TABLE, NFTA_RULE_TABLE, …
 }
 
 func (x *batch) addTable(t *nftables.Table) {
-	x.of(t, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	x.about(t, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	x.end()
 }
 
 func (x *batch) delTable(t *nftables.Table) {
-	x.of(t, unix.NFT_MSG_DELTABLE, 0)
+	x.about(t, unix.NFT_MSG_DELTABLE, 0)
 	x.end()
 }
 
 func (x *batch) addCounter(t *nftables.Table, name string) {
-	x.of(t, unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE)
+	x.about(t, unix.NFT_MSG_NEWOBJ, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_OBJ_NAME, name)
 	x.number(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
 	x.close(x.nest(unix.NFTA_OBJ_DATA))
@@ -130,14 +130,26 @@ func (x *batch) addCounter(t *nftables.Table, name string) {
 
 // addChain adds a chain without a hook.
 func (x *batch) addChain(t *nftables.Table, name string) {
-	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
-	x.text(unix.NFTA_CHAIN_NAME, name)
+	x.named(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, unix.NFTA_CHAIN_NAME, name)
+}
+
+func (x *batch) delChain(t *nftables.Table, name string) {
+	x.named(t, unix.NFT_MSG_DELCHAIN, 0, unix.NFTA_CHAIN_NAME, name)
+}
+
+func (x *batch) flushChain(t *nftables.Table, name string) {
+	x.named(t, unix.NFT_MSG_DELRULE, 0, unix.NFTA_RULE_CHAIN, name)
+}
+
+func (x *batch) named(t *nftables.Table, msg, flags, attr uint16, name string) {
+	x.about(t, msg, flags)
+	x.text(attr, name)
 	x.end()
 }
 
 // addBase adds a chain with a hook.
 func (x *batch) addBase(t *nftables.Table, name string, h *nftables.ChainHook, kind nftables.ChainType, priority int32) {
-	x.of(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+	x.about(t, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_CHAIN_NAME, name)
 	hook := x.nest(unix.NFTA_CHAIN_HOOK)
 	x.number(unix.NFTA_HOOK_HOOKNUM, uint32(*h))
@@ -148,27 +160,15 @@ func (x *batch) addBase(t *nftables.Table, name string, h *nftables.ChainHook, k
 	x.end()
 }
 
-func (x *batch) delChain(t *nftables.Table, name string) {
-	x.of(t, unix.NFT_MSG_DELCHAIN, 0)
-	x.text(unix.NFTA_CHAIN_NAME, name)
-	x.end()
-}
-
-func (x *batch) flushChain(t *nftables.Table, name string) {
-	x.of(t, unix.NFT_MSG_DELRULE, 0)
-	x.text(unix.NFTA_RULE_CHAIN, name)
-	x.end()
-}
-
-// addRule adds a rule whose expressions are encoded by made.
+// addRule adds a rule whose expressions are encoded by encode.
 func (x *batch) addRule(t *nftables.Table, chain string, made []byte) {
-	x.of(t, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+	x.about(t, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
 	x.text(unix.NFTA_RULE_CHAIN, chain)
 	x.bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, made)
 	x.end()
 }
 
-func (x *batch) made(f nftables.TableFamily, es exprs) []byte {
+func (x *batch) encode(f nftables.TableFamily, es exprs) []byte {
 	var y batch
 	for _, e := range es {
 		y.expression(unix.NFTA_LIST_ELEM, f, e)
@@ -187,7 +187,7 @@ const (
 )
 
 func (x *batch) addSet(s *set, id int) {
-	x.of(s.Table, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	x.about(s.Table, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
 	x.text(unix.NFTA_SET_NAME, s.Name)
 	var flags uint32
 	for f, has := range map[uint32]bool{unix.NFT_SET_MAP: s.IsMap, unix.NFT_SET_TIMEOUT: s.HasTimeout, unix.NFT_SET_EVAL: s.Dynamic, setConcat: s.Concatenation} {
@@ -208,7 +208,7 @@ func (x *batch) addSet(s *set, id int) {
 		x.number(unix.NFTA_SET_DATA_LEN, s.DataType.Bytes)
 	}
 	desc := x.nest(unix.NFTA_SET_DESC)
-	x.number(unix.NFTA_SET_DESC_SIZE, s.room())
+	x.number(unix.NFTA_SET_DESC_SIZE, s.capacity())
 	if s.Concatenation {
 		parts := x.nest(descConcat)
 		for _, part := range nftables.ConcatSetTypeElements(s.KeyType) {
@@ -233,16 +233,16 @@ func (x *batch) addSet(s *set, id int) {
 // elements adds or deletes elements, depending on msg, in several messages, because an attribute is
 // limited to 64 KiB.
 func (x *batch) elements(msg uint16, s *set, es iter.Seq2[data, data]) {
-	const most = 60 << 10
+	const maxBytes = 60 << 10
 	list := 0
 	for key, val := range es {
-		if list > 0 && len(x.b)-list > most {
+		if list > 0 && len(x.b)-list > maxBytes {
 			x.close(list)
 			x.end()
 			list = 0
 		}
 		if list == 0 {
-			x.of(s.Table, msg, unix.NLM_F_CREATE)
+			x.about(s.Table, msg, unix.NLM_F_CREATE)
 			x.text(unix.NFTA_SET_ELEM_LIST_SET, s.Name)
 			list = x.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 		}

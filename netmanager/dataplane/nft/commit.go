@@ -5,15 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 )
-
-// dial opens a connection for reading. It is for one exchange: unread messages of an earlier
-// exchange would be taken for an answer.
-func (h *host) dial() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithNetNSFd(int(h.ns.Fd())))
-}
 
 // packetFilter opens the socket that commit uses. A whole table is one transaction of several
 // megabytes; with NETLINK_CAP_ACK the answers do not repeat it.
@@ -31,7 +24,7 @@ func packetFilter() (int, error) {
 // commit applies the batch as a whole or not at all. The kernel answers messages that failed,
 // and the last, which requests it. All answers are there when the send returns.
 func (h *host) commit(x *batch) error {
-	last := x.seal()
+	last := x.finish()
 	if x.err != nil || last == 0 {
 		return x.err
 	}

@@ -21,7 +21,7 @@ import (
 
 // The packet marks of ebpf/bpf/types.h.
 const (
-	markDone uint32 = 0x74720001 + iota
+	markForwarded uint32 = 0x74720001 + iota
 	markRefuse
 	markOut
 	markClosed
@@ -31,10 +31,10 @@ const (
 // the ranges and need connection tracking, for masquerading, published ports, and answers from
 // closed networks. It also sends refusals. The programs mark each packet with what to do.
 type Edge struct {
-	table *nftables.Table
-	node  plane.Node
-	ports map[netip.Addr][]api.PortMap
-	there bool
+	table   *nftables.Table
+	node    plane.Node
+	ports   map[netip.Addr][]api.PortMap
+	written bool
 }
 
 // NewEdge returns the edge of the eBPF plane with that prefix. It changes nothing.
@@ -42,10 +42,10 @@ func NewEdge(prefix string) *Edge {
 	return &Edge{table: &nftables.Table{Family: nftables.TableFamilyINet, Name: prefix + "-ebpf"}}
 }
 
-// Become replaces the table in one transaction. Unless sure is set, it does nothing if the recorded
+// Replace replaces the table in one transaction. Unless force is set, it does nothing if the recorded
 // table has the same content.
-func (e *Edge) Become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure bool) error {
-	if e.there && !sure && e.node.Ranges == n.Ranges && e.node.Queue == n.Queue && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
+func (e *Edge) Replace(n plane.Node, ports map[netip.Addr][]api.PortMap, force bool) error {
+	if e.written && !force && e.node.Ranges == n.Ranges && e.node.Queue == n.Queue && e.node.VXLAN == n.VXLAN && reflect.DeepEqual(e.ports, ports) {
 		return nil
 	}
 	c, err := nftables.New()
@@ -60,7 +60,7 @@ func (e *Edge) Become(n plane.Node, ports map[netip.Addr][]api.PortMap, sure boo
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("write table %s: %w", e.table.Name, err)
 	}
-	e.node, e.there, e.ports = n, true, map[netip.Addr][]api.PortMap{}
+	e.node, e.written, e.ports = n, true, map[netip.Addr][]api.PortMap{}
 	for a, p := range ports {
 		e.ports[a] = slices.Clone(p)
 	}
@@ -82,7 +82,7 @@ func (e *Edge) Remove() error {
 }
 
 // Close drops the record of the table, which stays in the kernel.
-func (e *Edge) Close() { e.there = false }
+func (e *Edge) Close() { e.written = false }
 
 func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.PortMap) {
 	add := func(chain *nftables.Chain) func(parts ...exprs) {
@@ -99,17 +99,17 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	ours := []netip.Prefix{ranges.Instances, ranges.Instances6}
 
 	// Connection tracking does not see flows within the ranges, encapsulated or not.
-	raw := add(&nftables.Chain{Name: "raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
-	rawOut := add(&nftables.Chain{Name: "raw-out", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
+	raw := add(&nftables.Chain{Name: "prerouting-raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw})
+	rawOut := add(&nftables.Chain{Name: "output-raw", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRaw})
 	input := add(&nftables.Chain{Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter})
 	if n.VXLAN != 0 { // first, because it matches every packet of some flows
-		raw(protocol(unix.IPPROTO_UDP), toPort(n.VXLAN), local(), exprs{&expr.Notrack{}}, accept())
+		raw(protocol(unix.IPPROTO_UDP), toPort(n.VXLAN), toHostAddress(), exprs{&expr.Notrack{}}, accept())
 		rawOut(protocol(unix.IPPROTO_UDP), toPort(n.VXLAN), exprs{&expr.Notrack{}}, accept())
-		input(protocol(unix.IPPROTO_UDP), toPort(n.VXLAN), marked(0), elsewhere(ranges.Instances), accept())
+		input(protocol(unix.IPPROTO_UDP), toPort(n.VXLAN), marked(0), notTo(ranges.Instances), accept())
 	}
 	raw(marked(markRefuse), protocol(unix.IPPROTO_TCP), exprs{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	raw(marked(markRefuse), exprs{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}})
-	raw(marked(markDone), exprs{&expr.Notrack{}})
+	raw(marked(markForwarded), exprs{&expr.Notrack{}})
 	for _, p := range ours {
 		raw(sourceIn(p), destinationIn(p), exprs{&expr.Notrack{}})
 	}
@@ -120,24 +120,24 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	rawOut(protocol(unix.IPPROTO_ICMP), transport(0, 2, r(12)), is(r(12), dataplane.PortUnreachable),
 		transport(dataplane.AboutTo, 4, r(12)), is(r(12), wire.ResolverAddr.AsSlice()), drop())
 
-	pre := add(&nftables.Chain{Name: "ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
-	own := add(&nftables.Chain{Name: "own-ports", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
+	pre := add(&nftables.Chain{Name: "prerouting-nat", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityNATDest})
+	own := add(&nftables.Chain{Name: "output-nat", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest})
 	pre(fromOurs(n.Prefix), accept())
 	for _, chain := range []func(...exprs){pre, own} {
 		for _, p := range dataplane.Unpublished {
 			chain(destinationIn(p), accept())
 		}
-		chain(destinationIn(dataplane.Loopback), elsewhere(dataplane.Localhost), accept())
+		chain(destinationIn(dataplane.Loopback), notTo(dataplane.Localhost), accept())
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(ports), netip.Addr.Compare) {
 		for _, m := range ports[a] {
-			for _, to := range []netip.Addr{a, ranges.Twin(a)} {
+			for _, to := range []netip.Addr{a, ranges.To6(a)} {
 				pre(publish(m, to))
 				own(publish(m, to))
 			}
 		}
 	}
-	post := add(&nftables.Chain{Name: "out", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	post := add(&nftables.Chain{Name: "postrouting-nat", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
 	post(marked(markOut), exprs{&expr.Masq{}})
 	// The host's own call to a published port of localhost.
 	post(sourceIn(dataplane.Loopback), destinationIn(ranges.Instances), exprs{&expr.Masq{}})
@@ -158,7 +158,7 @@ func (e *Edge) rules(c *nftables.Conn, n plane.Node, ports map[netip.Addr][]api.
 	}
 
 	forward := add(&nftables.Chain{Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
-	forward(marked(markDone), accept())
+	forward(marked(markForwarded), accept())
 	if n.Queue != "" { // programs send there directly; nothing from outside may
 		forward(to(n.Queue), drop())
 	}
@@ -213,11 +213,10 @@ func familyOf(a netip.Addr) family {
 	return fams[0]
 }
 
-// elsewhere matches packets of p's family that are not to p.
-func elsewhere(p netip.Prefix) exprs { return negated(destinationIn(p)) }
+func notTo(p netip.Prefix) exprs { return negated(destinationIn(p)) }
 
-// local matches packets to one of the host's own addresses.
-func local() exprs {
+// toHostAddress matches packets to one of the host's own addresses.
+func toHostAddress() exprs {
 	return rule(exprs{&expr.Fib{Register: r(12), ResultADDRTYPE: true, FlagDADDR: true}}, is(r(12), native(unix.RTN_LOCAL)))
 }
 
@@ -225,6 +224,6 @@ func local() exprs {
 func publish(m api.PortMap, to netip.Addr) exprs {
 	f := familyOf(to)
 	nat := &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: r(0), RegProtoMin: r(4), Specified: true}
-	return rule(f.only(), protocol(dataplane.Protocols[m.Protocol]), toPort(m.Host), local(),
+	return rule(f.only(), protocol(dataplane.Protocols[m.Protocol]), toPort(m.Host), toHostAddress(),
 		immediate(r(0), to.AsSlice()), immediate(r(4), big16(m.Instance)), exprs{nat})
 }

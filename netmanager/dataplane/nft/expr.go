@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -28,14 +29,13 @@ func verdict(kind expr.VerdictKind, chain string) exprs {
 	return exprs{&expr.Verdict{Kind: kind, Chain: chain}}
 }
 
-func accept() exprs            { return verdict(expr.VerdictAccept, "") }
-func drop() exprs              { return verdict(expr.VerdictDrop, "") }
-func goTo(chain string) exprs  { return verdict(expr.VerdictGoto, chain) }
-func jump(chain string) exprs  { return verdict(expr.VerdictJump, chain) }
-func count(name string) exprs  { return exprs{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}} }
-func native(v uint32) []byte   { return binary.NativeEndian.AppendUint32(nil, v) }
-func big16(v uint16) []byte    { return binary.BigEndian.AppendUint16(nil, v) }
-func four(a netip.Addr) []byte { return a.AsSlice() }
+func accept() exprs           { return verdict(expr.VerdictAccept, "") }
+func drop() exprs             { return verdict(expr.VerdictDrop, "") }
+func goTo(chain string) exprs { return verdict(expr.VerdictGoto, chain) }
+func jump(chain string) exprs { return verdict(expr.VerdictJump, chain) }
+func count(name string) exprs { return exprs{&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: name}} }
+func native(v uint32) []byte  { return binary.NativeEndian.AppendUint32(nil, v) }
+func big16(v uint16) []byte   { return binary.BigEndian.AppendUint16(nil, v) }
 
 func meta(k expr.MetaKey, reg uint32) exprs { return exprs{&expr.Meta{Key: k, Register: reg}} }
 
@@ -63,19 +63,12 @@ func mask(reg uint32, m []byte) exprs {
 }
 
 // bits returns the mask of an n-byte prefix.
-func bits(n, length int) []byte {
-	m := make([]byte, n)
-	for i := range length {
-		m[i/8] |= 0x80 >> (i % 8)
-	}
-	return m
-}
+func bits(n, length int) []byte { return net.CIDRMask(length, 8*n) }
 
 func immediate(reg uint32, data []byte) exprs {
 	return exprs{&expr.Immediate{Register: reg, Data: data}}
 }
 
-// in matches if the key that begins in reg is in the set.
 func in(s *set, reg uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, SetName: s.Name}}
 }
@@ -84,8 +77,6 @@ func in(s *set, reg uint32) exprs {
 func find(s *set, reg, to uint32) exprs {
 	return exprs{&expr.Lookup{SourceRegister: reg, DestRegister: to, IsDestRegSet: true, SetName: s.Name}}
 }
-
-func decide(s *set, reg uint32) exprs { return find(s, reg, unix.NFT_REG_VERDICT) }
 
 func name16(s string) []byte {
 	b := make([]byte, unix.IFNAMSIZ)
@@ -117,17 +108,11 @@ func state(s uint32) exprs {
 }
 
 // translated matches flows whose destination was translated.
-func translated() exprs {
-	const dstNAT = 1 << 5 // IPS_DST_NAT
-	return status(dstNAT)
-}
+func translated() exprs { return status(1 << 5) } // IPS_DST_NAT
 
 // assured matches packets of flows with traffic in both directions; for TCP after the
 // handshake.
-func assured() exprs {
-	const assured = 1 << 2 // IPS_ASSURED
-	return status(assured)
-}
+func assured() exprs { return status(1 << 2) } // IPS_ASSURED
 
 func status(bit uint32) exprs {
 	return rule(exprs{&expr.Ct{Key: expr.CtKeySTATUS, Register: r(12)}}, mask(r(12), native(bit)), not(r(12), native(0)))
@@ -144,7 +129,7 @@ func midstream() exprs {
 }
 
 // family has the differences between IPv4 and IPv6. Keys are IPv4 addresses in both: the low 32
-// bits of a twin, after the rest was compared.
+// bits of an IPv6 address, after the rest was compared.
 type family struct {
 	proto               byte
 	suffix              string // of chain names
@@ -167,22 +152,18 @@ func (f family) only() exprs {
 	return rule(meta(expr.MetaKeyNFPROTO, r(12)), is(r(12), []byte{f.proto}))
 }
 
-// high returns the bytes before the IPv4 address in a range's twins.
+// high returns the bytes before the IPv4 address in the addresses of an IPv6 range.
 func high(six netip.Prefix) []byte {
 	b := six.Addr().As16()
 	return b[:12]
 }
 
-// within matches addresses of the range four or its twins.
+// within matches addresses of the range four or, in IPv6, of the range six.
 func (f family) within(at field, four, six netip.Prefix) exprs {
 	if f.six() {
 		return rule(network(at.at, 12, r(12)), is(r(12), high(six)))
 	}
-	return rule(network(at.at, 4, r(12)), mask(r(12), bits(4, four.Bits())), is(r(12), four.Addr().AsSlice()))
-}
-
-func (f family) outside(at field, four, six netip.Prefix) exprs {
-	return negated(f.within(at, four, six))
+	return inPrefix(at, four)
 }
 
 func negated(x exprs) exprs {
@@ -204,7 +185,7 @@ func (f family) service(at field) exprs {
 	return f.within(at, f.ranges.Services, f.ranges.Services6)
 }
 
-// key loads the IPv4 address or the low 32 bits of an instance's twin. It does not match other
+// key loads the IPv4 address or the low 32 bits of an instance's IPv6 address. It does not match other
 // IPv6 addresses.
 func (f family) key(at field, reg uint32) exprs {
 	if f.six() {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -23,14 +24,14 @@ type flow struct {
 // ours reports whether an instance is part of the flow.
 func (m *model) ours(f flow) bool { return f.from.IsValid() || f.to.IsValid() || f.backend.IsValid() }
 
-// strayed reports whether a flow of an earlier start must end: an end is gone, or policy denies
+// invalid reports whether a flow of an earlier start must end: an end is gone, or policy denies
 // it.
-func (m *model) strayed(f flow) bool {
-	return m.gone(f.from) || m.gone(f.backend) || m.against(f, func(p plane.Pair) bool { return !m.allowed[p] })
+func (m *model) invalid(f flow) bool {
+	return m.unused(f.from) || m.unused(f.backend) || m.deniedBy(f, func(p plane.Pair) bool { return !m.allowed[p] })
 }
 
-// gone reports whether an instance's address is unused.
-func (m *model) gone(a netip.Addr) bool {
+// unused reports whether an instance's address is unused.
+func (m *model) unused(a netip.Addr) bool {
 	if !a.IsValid() || !m.node.Ranges.Instances.Contains(a) {
 		return false
 	}
@@ -41,17 +42,15 @@ func (m *model) gone(a netip.Addr) bool {
 		return true
 	}
 	for _, p := range m.peers {
-		for _, s := range p.Subnets {
-			if s.Contains(a) {
-				return false
-			}
+		if slices.ContainsFunc(p.Subnets, func(s netip.Prefix) bool { return s.Contains(a) }) {
+			return false
 		}
 	}
 	return true
 }
 
-// against reports whether refused is true for one of the pairs of idents that policy checks.
-func (m *model) against(f flow, refused func(plane.Pair) bool) bool {
+// deniedBy reports whether refused is true for one of the pairs of idents that policy checks.
+func (m *model) deniedBy(f flow, refused func(plane.Pair) bool) bool {
 	from, ok := m.ident(f.from)
 	if !ok {
 		return false
@@ -77,9 +76,9 @@ func (m *model) ident(a netip.Addr) (plane.Ident, bool) {
 	return id, ok
 }
 
-// moved returns the addresses that c gives to another ident or to none, whose flows must end.
+// reassigned returns the addresses that c gives to another ident or to none, whose flows must end.
 // Call it before c is applied.
-func (m *model) moved(c plane.Change) map[netip.Addr]bool {
+func (m *model) reassigned(c plane.Change) map[netip.Addr]bool {
 	out := map[netip.Addr]bool{}
 	for _, a := range c.DropEndpoints {
 		if _, was := m.endpoints[a]; was {
@@ -101,42 +100,41 @@ func (m *model) moved(c plane.Change) map[netip.Addr]bool {
 	return out
 }
 
-// end ends the flows that c makes invalid.
-func (p *Plane) end(c plane.Change, moved map[netip.Addr]bool) error {
-	if len(c.End) == 0 && len(c.Retry) == 0 && len(c.Deny) == 0 && len(moved) == 0 {
+func (p *Plane) end(c plane.Change, reassigned map[netip.Addr]bool) error {
+	if len(c.End) == 0 && len(c.Retry) == 0 && len(c.Deny) == 0 && len(reassigned) == 0 {
 		return nil
 	}
-	dead, doubted, denied := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[plane.Pair]bool{}
+	ended, retry, denied := map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[plane.Pair]bool{}
 	for _, a := range c.End {
-		dead[a] = true
+		ended[a] = true
 	}
 	for _, a := range c.Retry {
-		doubted[a] = true
+		retry[a] = true
 	}
 	for _, pair := range c.Deny {
 		denied[pair] = !p.m.allowed[pair]
 	}
 	return p.host.end(func(f flow) bool {
-		return dead[f.backend] || doubted[f.backend] && f.opening || moved[f.from] || moved[f.backend] || p.m.against(f, func(p plane.Pair) bool { return denied[p] })
+		return ended[f.backend] || retry[f.backend] && f.opening || reassigned[f.from] || reassigned[f.backend] || p.m.deniedBy(f, func(p plane.Pair) bool { return denied[p] })
 	}, p.m)
 }
 
-// sweep is a filter of connection tracking that records its matches.
-type sweep struct {
+// conntrackFilter is a filter of connection tracking that records its matches.
+type conntrackFilter struct {
 	want func(flow) bool
 	m    *model
 	tcp  []*netlink.ConntrackFlow
 }
 
 // MatchConntrackFlow reports whether the flow should end.
-func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
-	untwin := func(ip net.IP) netip.Addr {
+func (s *conntrackFilter) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
+	to4 := func(ip net.IP) netip.Addr {
 		a, _ := netip.AddrFromSlice(ip)
-		return s.m.node.Ranges.Untwin(a)
+		return s.m.node.Ranges.To4(a)
 	}
 	tcp, known := c.ProtoInfo.(*netlink.ProtoInfoTCP)
 	f := flow{
-		from: untwin(c.Forward.SrcIP), to: untwin(c.Forward.DstIP), backend: untwin(c.Reverse.SrcIP),
+		from: to4(c.Forward.SrcIP), to: to4(c.Forward.DstIP), backend: to4(c.Reverse.SrcIP),
 		opening: known && tcp.State == nl.TCP_CONNTRACK_SYN_SENT,
 	}
 	if !s.m.ours(f) || !s.want(f) {
@@ -149,24 +147,24 @@ func (s *sweep) MatchConntrackFlow(c *netlink.ConntrackFlow) bool {
 }
 
 // end deletes the flows that match want. A connected client on this node that only waits for data
-// would detect this late: rouse makes it send a segment, which gets a reset because its flow is
+// would detect this late: challenge makes it send a segment, which gets a reset because its flow is
 // unknown.
 func (h *host) end(want func(flow) bool, m *model) error {
 	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		s := &sweep{want: want, m: m}
+		s := &conntrackFilter{want: want, m: m}
 		if _, err := h.nl.ConntrackDeleteFilters(netlink.ConntrackTable, family, s); err != nil {
 			return fmt.Errorf("end flows: %w", err)
 		}
 		for _, f := range s.tcp {
-			h.rouse(f)
+			h.challenge(f)
 		}
 	}
 	return nil
 }
 
-// rouse sends the client of a flow a segment outside its window, as if from its server. The
+// challenge sends the client of a flow a segment outside its window, as if from its server. The
 // client answers with an acknowledgement (RFC 9293, section 3.10.7.4).
-func (h *host) rouse(f *netlink.ConntrackFlow) {
+func (h *host) challenge(f *netlink.ConntrackFlow) {
 	server, _ := netip.AddrFromSlice(f.Forward.DstIP)
 	client, _ := netip.AddrFromSlice(f.Forward.SrcIP)
 	h.segments.Send(netip.AddrPortFrom(server.Unmap(), f.Forward.DstPort), netip.AddrPortFrom(client.Unmap(), f.Forward.SrcPort), rand.Uint32(), ack)

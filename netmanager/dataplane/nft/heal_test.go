@@ -10,8 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// TestFlushedRulesetIsMadeAnew flushes all rules of the host.
-func TestFlushedRulesetIsMadeAnew(t *testing.T) {
+// TestAFlushedRulesetIsRestored flushes all rules of the host.
+func TestAFlushedRulesetIsRestored(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	h := w.Hosts[0]
 	before := h.Output("nft", "-s", "list", "ruleset")
@@ -53,8 +53,8 @@ func TestAnotherVersionsTableIsReplaced(t *testing.T) {
 	h.MustUse()
 }
 
-// TestFullSetIsMadeAnew adds more elements than a set has space for, while a flow continues.
-func TestFullSetIsMadeAnew(t *testing.T) {
+// TestAFullSetIsReplaced adds more elements than a set has space for, while a flow continues.
+func TestAFullSetIsReplaced(t *testing.T) {
 	w := dataplanetest.NewWorld(t, open, api.PathRoute)
 	w.C(4).Serve("c4", 80)
 	f := w.C(1).Open("tcp", netip.AddrPortFrom(w.C(4).Addr, 80))

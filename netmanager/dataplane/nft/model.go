@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"maps"
@@ -84,13 +85,13 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		put(d, d.endpoints, a, nil, d.endpoint)
 	}
 	for _, a := range c.DropServices {
-		d.serve(a, nil)
+		d.setService(a, nil)
 	}
 	for _, a := range c.DropSources {
-		put(d, d.sources, a, nil, sourceOf(d, a))
+		put(d, d.sources, a, nil, d.source)
 	}
 	for _, p := range c.Deny {
-		put(d, d.allowed, p, nil, pairOf(d, p))
+		put(d, d.allowed, p, nil, d.pair)
 	}
 	for _, k := range c.DropPeers {
 		put(d, d.peers, k, nil, d.peer)
@@ -102,14 +103,14 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 		put(d, d.endpoints, e.Address, &e, d.endpoint)
 	}
 	for _, s := range c.SetServices {
-		d.serve(s.Address, &s)
+		d.setService(s.Address, &s)
 	}
 	for _, s := range c.SetSources {
-		put(d, d.sources, s.Address, &s.Ident, sourceOf(d, s.Address))
+		put(d, d.sources, s.Address, &s.Ident, d.source)
 	}
 	for _, p := range c.Allow {
 		yes := true
-		put(d, d.allowed, p, &yes, pairOf(d, p))
+		put(d, d.allowed, p, &yes, d.pair)
 	}
 	for _, p := range c.SetPeers {
 		next := peer{Peer: p}
@@ -143,7 +144,7 @@ func (d *delta) apply(c plane.Change, via func(netip.Addr) (string, error)) erro
 }
 
 // put replaces the object at k by v, or removes it if v is nil, with the elements that each enumerates.
-func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(s *set, key, val data))) {
+func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(K, V, func(s *set, key, val data))) {
 	old, had := m[k]
 	if !d.whole {
 		d.undo = append(d.undo, func() {
@@ -155,52 +156,47 @@ func put[K comparable, V any](d *delta, m map[K]V, k K, v *V, each func(V, func(
 		})
 	}
 	if had {
-		each(old, d.drop)
+		each(k, old, d.drop)
 		delete(m, k)
 	}
 	if v != nil {
-		each(*v, d.add)
+		each(k, *v, d.add)
 		m[k] = *v
 	}
 }
 
-func (d *delta) endpoint(e plane.Endpoint, do func(s *set, key, val data)) {
+func (d *delta) endpoint(_ netip.Addr, e plane.Endpoint, do func(s *set, key, val data)) {
 	a := address(e.Address)
-	do(d.model.sets.endpoints, device(e.Device).and(16, a), data{})
+	do(d.model.sets.endpoints, device(e.Device).concat(16, a), data{})
 	do(d.local, a, data{})
 	do(d.idents, a, mark(uint32(e.Ident)))
 	for _, p := range e.Ports {
-		key, at := data{dataplane.Protocols[p.Protocol]}.and(4, port(p.Host)), port(p.Instance)
-		do(d.ports, key, a.and(4, at))
-		do(d.ports6, key, data(append(d.node.Ranges.Twin(e.Address).AsSlice(), at[:4]...)))
+		key, at := data{dataplane.Protocols[p.Protocol]}.concat(4, port(p.Host)), port(p.Instance)
+		do(d.ports, key, a.concat(4, at))
+		do(d.ports6, key, data(append(d.node.Ranges.To6(e.Address).AsSlice(), at[:4]...)))
 	}
 }
 
-func sourceOf(d *delta, at netip.Addr) func(plane.Ident, func(s *set, key, val data)) {
-	return func(id plane.Ident, do func(*set, data, data)) {
-		a := address(at)
-		do(d.model.sets.sources, a, data{})
-		do(d.idents, a, mark(uint32(id)))
-	}
+func (d *delta) source(a netip.Addr, id plane.Ident, do func(s *set, key, val data)) {
+	do(d.model.sets.sources, address(a), data{})
+	do(d.idents, address(a), mark(uint32(id)))
 }
 
-func pairOf(d *delta, p plane.Pair) func(bool, func(s *set, key, val data)) {
-	return func(_ bool, do func(*set, data, data)) {
-		do(d.model.sets.allowed, mark(uint32(p.From)).and(4, mark(uint32(p.To))), data{})
-	}
+func (d *delta) pair(p plane.Pair, _ bool, do func(s *set, key, val data)) {
+	do(d.model.sets.allowed, mark(uint32(p.From)).concat(4, mark(uint32(p.To))), data{})
 }
 
-func (d *delta) peer(p peer, do func(s *set, key, val data)) {
+func (d *delta) peer(_ api.PeerKey, p peer, do func(s *set, key, val data)) {
 	for _, s := range p.Subnets {
 		for _, sub := range split(s, d.node.Ranges.Subnet) {
 			for _, dev := range p.in {
-				do(d.inward, device(dev).and(16, address(sub)), data{})
+				do(d.fromPeers, device(dev).concat(16, address(sub)), data{})
 			}
 			if p.out != "" {
-				do(d.outward, address(sub), data{})
+				do(d.toPeers, address(sub), data{})
 			}
 			if p.Accepts.VXLAN {
-				do(d.outer, address(p.Via).and(4, address(sub)), data{})
+				do(d.vxlanSources, address(p.Via).concat(4, address(sub)), data{})
 			}
 		}
 	}
@@ -209,17 +205,16 @@ func (d *delta) peer(p peer, do func(s *set, key, val data)) {
 // split returns the first addresses of the prefixes of length n in p.
 func split(p netip.Prefix, n int) []netip.Addr {
 	b := p.Masked().Addr().As4()
-	first := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
 	var out []netip.Addr
 	for i := range uint32(1) << (n - p.Bits()) {
-		a := first + i<<(32-n)
-		out = append(out, netip.AddrFrom4([4]byte{byte(a >> 24), byte(a >> 16), byte(a >> 8), byte(a)}))
+		a := binary.BigEndian.AppendUint32(nil, binary.BigEndian.Uint32(b[:])+i<<(32-n))
+		out = append(out, netip.AddrFrom4([4]byte(a)))
 	}
 	return out
 }
 
-// serve replaces a service. If the number of turns stays, the counter of turns stays too.
-func (d *delta) serve(a netip.Addr, s *plane.Service) {
+// setService replaces a service. If the number of turns stays, the counter of turns stays too.
+func (d *delta) setService(a netip.Addr, s *plane.Service) {
 	old, had := d.services[a]
 	if _, seen := d.turns[a]; !seen {
 		d.turns[a] = -1
@@ -239,17 +234,17 @@ func (d *delta) serve(a netip.Addr, s *plane.Service) {
 	put(d, d.services, a, &service{*s, dataplane.Turns(s.Backends, d.started)}, d.service)
 }
 
-func (d *delta) service(s service, do func(s *set, key, val data)) {
+func (d *delta) service(_ netip.Addr, s service, do func(s *set, key, val data)) {
 	a := address(s.Address)
 	do(d.idents, a, mark(uint32(s.Ident)))
 	do(d.model.sets.services, a, data{}) // element for its chain
 	for i, b := range s.turns {
-		do(d.slots, a.and(4, mark(uint32(i))), address(b))
+		do(d.slots, a.concat(4, mark(uint32(i))), address(b))
 		do(d.backends, address(b), data{})
 	}
 }
 
-func (d *delta) touch(s *set, key data) value {
+func (d *delta) remember(s *set, key data) value {
 	v := s.has[key]
 	if d.whole {
 		return v
@@ -266,11 +261,11 @@ func (d *delta) touch(s *set, key data) value {
 }
 
 func (d *delta) add(s *set, key, val data) {
-	s.has[key] = value{val, d.touch(s, key).refs + 1}
+	s.has[key] = value{val, d.remember(s, key).refs + 1}
 }
 
 func (d *delta) drop(s *set, key, _ data) {
-	v := d.touch(s, key)
+	v := d.remember(s, key)
 	if v.refs--; v.refs > 0 {
 		s.has[key] = v
 	} else {
@@ -293,9 +288,9 @@ func (d *delta) back() {
 	}
 }
 
-// gone yields the elements to delete from a set, and come those to add. A changed element is in
+// removed yields the elements to delete from a set, and added those to add. A changed element is in
 // both.
-func (d *delta) gone(s *set) iter.Seq2[data, data] {
+func (d *delta) removed(s *set) iter.Seq2[data, data] {
 	return func(yield func(data, data) bool) {
 		for key, was := range d.before[s] {
 			if now := s.has[key]; was.refs > 0 && (now.refs == 0 || now.data != was.data) && !yield(key, was.data) {
@@ -305,7 +300,7 @@ func (d *delta) gone(s *set) iter.Seq2[data, data] {
 	}
 }
 
-func (d *delta) come(s *set) iter.Seq2[data, data] {
+func (d *delta) added(s *set) iter.Seq2[data, data] {
 	return func(yield func(data, data) bool) {
 		if d.whole {
 			for key, now := range s.has {

@@ -17,9 +17,9 @@ func backend(n, weight int) plane.Backend {
 	return plane.Backend{Address: netip.AddrFrom4([4]byte{10, 16, 0, byte(n)}), Weight: weight}
 }
 
-// TestDeltasAddUp applies random changes, some of which the kernel rejects, and compares the
+// TestChangesAddUpToTheState applies random changes, some of which the kernel rejects, and compares the
 // elements with those of a model that is filled at once.
-func TestDeltasAddUp(t *testing.T) {
+func TestChangesAddUpToTheState(t *testing.T) {
 	via := func(netip.Addr) (string, error) { return "up0", nil }
 	rapid.Check(t, func(t *rapid.T) {
 		table := (&Plane{prefix: "tl"}).table()
@@ -39,8 +39,8 @@ func TestDeltasAddUp(t *testing.T) {
 		if _, err := whole.fill(m.state(), via); err != nil {
 			t.Fatal(err)
 		}
-		for i, s := range m.all() {
-			same := whole.all()[i]
+		for i, s := range m.all {
+			same := whole.all[i]
 			for key, v := range s.has {
 				// The first backend is not part of the state.
 				if w := same.has[key]; w.refs != v.refs || s != m.slots && w.data != v.data {

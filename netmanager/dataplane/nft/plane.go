@@ -40,8 +40,8 @@ func New(prefix string) (*Plane, error) {
 // Sync replaces the table in one transaction. It ends the flows that s denies or whose instance is
 // gone; the others stay in connection tracking.
 func (p *Plane) Sync(_ context.Context, s plane.State) error {
-	if s.Node.Prefix != p.prefix {
-		return fmt.Errorf("sync plane of prefix %q with a state of prefix %q: %w", p.prefix, s.Node.Prefix, api.ErrInvalid)
+	if err := dataplane.CheckPrefix(p.prefix, s.Node); err != nil {
+		return err
 	}
 	m := newModel(newSets(p.table()))
 	err := p.replace(m, plane.Change{
@@ -51,7 +51,7 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	if err != nil {
 		return fmt.Errorf("sync nftables: %w", err)
 	}
-	return p.host.end(m.strayed, m)
+	return p.host.end(m.invalid, m)
 }
 
 // replace fills the empty model m with c and replaces the table.
@@ -70,13 +70,13 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 		return err
 	}
 	x := newBatch()
-	const service = 700 // bytes, including its backends
+	const service = 720 // bytes, including its backends
 	x.b = slices.Grow(x.b, 64<<10+service*len(m.services))
 	p.wipe(x)
-	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, most: p.host.share()}
+	t := table{batch: x, Table: p.table(), sets: m.sets, node: m.node, maxFlows: p.host.flowLimit()}
 	fams := families(m.node.Ranges)
-	away := awayRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, dataplane.Closed, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
-	t.base(p.host.index(m.node.Queue), away)
+	outside := outsideRules(fams, m.node.Open, slices.Concat(m.node.Closed, networks, dataplane.Closed, []netip.Prefix{m.node.Ranges.Instances6, m.node.Ranges.Services6}))
+	t.base(p.host.index(m.node.Queue), outside)
 	t.write(d)
 	if err := p.host.commit(x); err != nil {
 		return err
@@ -89,42 +89,33 @@ func (p *Plane) replace(m *model, c plane.Change) error {
 // of the ruleset, it replaces the table.
 func (p *Plane) Apply(_ context.Context, c plane.Change) error {
 	if p.m == nil {
-		return fmt.Errorf("change nftables before Sync: %w", api.ErrInvalid)
+		return dataplane.NotSynced("change")
 	}
-	moved := p.m.moved(c)
+	reassigned := p.m.reassigned(c)
 	d, err := p.m.step(c, p.host.device)
 	if err != nil {
 		return fmt.Errorf("change nftables: %w", err)
 	}
-	if c.Node != nil {
-		err = errAnew
-	} else {
-		err = p.commit(d)
+	if err = errReplace; c.Node == nil {
+		t := table{batch: newBatch(), Table: p.table(), sets: d.model.sets, node: d.node}
+		t.write(d)
+		err = p.host.commit(t.batch)
 	}
 	if err != nil {
-		whole := p.m.state()
-		next := newModel(newSets(p.table()))
-		if again := p.replace(next, whole); again != nil {
+		if again := p.replace(newModel(newSets(p.table())), p.m.state()); again != nil {
 			d.back()
 			return fmt.Errorf("change nftables: %w", errors.Join(err, again))
 		}
 	}
-	return p.end(c, moved)
+	return p.end(c, reassigned)
 }
 
-// errAnew means that a change needs another table instead of changed elements.
-var errAnew = errors.New("the table must be replaced")
+// errReplace means that a change needs another table instead of changed elements.
+var errReplace = errors.New("the table must be replaced")
 
-func (p *Plane) commit(d *delta) error {
-	t := table{batch: newBatch(), Table: p.table(), sets: d.model.sets, node: d.node}
-	t.write(d)
-	return p.host.commit(t.batch)
-}
-
-// write appends the delta to the transaction.
 func (t table) write(d *delta) {
-	for _, s := range t.all() {
-		t.elements(unix.NFT_MSG_DELSETELEM, s, d.gone(s))
+	for _, s := range t.all {
+		t.elements(unix.NFT_MSG_DELSETELEM, s, d.removed(s))
 	}
 	var dead []string
 	turns := map[int][]byte{} // rules by number of turns
@@ -144,12 +135,12 @@ func (t table) write(d *delta) {
 		}
 		n := len(now.turns)
 		if turns[n] == nil {
-			turns[n] = t.made(t.Family, t.turns(n))
+			turns[n] = t.encode(t.Family, t.turns(n))
 		}
 		t.addRule(t.Table, c, turns[n])
 	}
-	for _, s := range t.all() {
-		t.elements(unix.NFT_MSG_NEWSETELEM, s, d.come(s))
+	for _, s := range t.all {
+		t.elements(unix.NFT_MSG_NEWSETELEM, s, d.added(s))
 	}
 	for _, c := range dead {
 		t.delChain(t.Table, c)
@@ -159,7 +150,7 @@ func (t table) write(d *delta) {
 // Usage reads the counters.
 func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 	if p.m == nil {
-		return plane.Usage{}, nil
+		return plane.Usage{}, dataplane.NotSynced("usage")
 	}
 	return p.read()
 }
@@ -169,11 +160,8 @@ func (p *Plane) Usage(context.Context) (plane.Usage, error) {
 func (p *Plane) read() (plane.Usage, error) {
 	u := plane.Usage{Services: map[netip.Addr]uint64{}, Backends: map[netip.Addr]uint64{}, Sources: map[netip.Addr]uint64{}, Peers: map[api.PeerKey][2]uint64{}}
 	u.Denied, u.Forged = p.base.Denied, p.base.Forged
-	conn, err := p.host.dial()
-	if err != nil {
-		return u, err
-	}
-	if there, err := p.there(conn); err != nil || !there {
+	conn, err := p.open()
+	if conn == nil {
 		return u, err
 	}
 	objects, err := conn.GetObjects(p.table())
@@ -194,21 +182,13 @@ func (p *Plane) read() (plane.Usage, error) {
 		s = p.m.sets
 	}
 	flows := func(set *set, into, base map[netip.Addr]uint64) error {
-		es, err := conn.GetSetElements(&set.Set)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", set.Name, err)
-		}
-		for _, e := range es {
-			a, _ := netip.AddrFromSlice(e.Key)
-			n := base[a]
-			if e.Counter != nil {
-				n += e.Counter.Packets
-			}
-			if n > 0 {
-				into[a] = n
+		counts, err := set.read(conn)
+		for key, c := range counts {
+			if n := base[key.addr()] + c.Packets; n > 0 {
+				into[key.addr()] = n
 			}
 		}
-		return nil
+		return err
 	}
 	if err := errors.Join(flows(s.services, u.Services, p.base.Services), flows(s.backends, u.Backends, p.base.Backends),
 		flows(s.sources, u.Sources, p.base.Sources)); err != nil || p.m == nil {
@@ -221,38 +201,21 @@ func (p *Plane) read() (plane.Usage, error) {
 // Traffic reads the counters of peers.
 func (p *Plane) Traffic(context.Context) (map[api.PeerKey][2]uint64, error) {
 	if p.m == nil {
-		return nil, nil
+		return nil, dataplane.NotSynced("traffic")
 	}
-	conn, err := p.host.dial()
-	if err != nil {
-		return nil, err
-	}
-	if there, err := p.there(conn); err != nil || !there {
+	conn, err := p.open()
+	if conn == nil {
 		return nil, err
 	}
 	return p.readPeers(conn)
 }
 
 func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error) {
-	bytes := func(s *set) (map[data]uint64, error) {
-		es, err := conn.GetSetElements(&s.Set)
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", s.Name, err)
-		}
-		out := map[data]uint64{}
-		for _, e := range es {
-			var key data
-			if copy(key[:], e.Key); e.Counter != nil {
-				out[key] = e.Counter.Bytes
-			}
-		}
-		return out, nil
-	}
-	in, err := bytes(p.m.inward)
+	in, err := p.m.fromPeers.read(conn)
 	if err != nil {
 		return nil, err
 	}
-	out, err := bytes(p.m.outward)
+	out, err := p.m.toPeers.read(conn)
 	if err != nil {
 		return nil, err
 	}
@@ -266,10 +229,10 @@ func (p *Plane) readPeers(conn *nftables.Conn) (map[api.PeerKey][2]uint64, error
 		for _, s := range peer.Subnets {
 			for _, sub := range split(s, p.m.node.Ranges.Subnet) {
 				if peer.out != "" {
-					n[0] += out[address(sub)]
+					n[0] += out[address(sub)].Bytes
 				}
 				for _, dev := range peer.in {
-					n[1] += in[device(dev).and(16, address(sub))]
+					n[1] += in[device(dev).concat(16, address(sub))].Bytes
 				}
 			}
 		}
@@ -309,10 +272,19 @@ func (p *Plane) table() *nftables.Table {
 	return &nftables.Table{Name: p.prefix, Family: nftables.TableFamilyINet}
 }
 
-func (p *Plane) there(conn *nftables.Conn) (bool, error) {
+// open returns a connection for reading the table; nil if there is none. It is for one exchange: unread
+// messages of an earlier exchange would be taken for an answer.
+func (p *Plane) open() (*nftables.Conn, error) {
+	conn, err := nftables.New(nftables.WithNetNSFd(int(p.host.ns.Fd())))
+	if err != nil {
+		return nil, err
+	}
 	ts, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return false, fmt.Errorf("list tables: %w", err)
+		return nil, fmt.Errorf("list tables: %w", err)
 	}
-	return slices.ContainsFunc(ts, func(t *nftables.Table) bool { return t.Name == p.prefix }), nil
+	if !slices.ContainsFunc(ts, func(t *nftables.Table) bool { return t.Name == p.prefix }) {
+		return nil, nil
+	}
+	return conn, nil
 }

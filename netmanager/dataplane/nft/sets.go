@@ -2,80 +2,76 @@ package nft
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 )
 
 type sets struct {
-	endpoints *set // device . address: sources that are allowed
-	local     *set // addresses of this node's instances
-	idents    *set // address → ident, of instances and services
-	sources   *set // addresses of remote instances; counts arriving flows
-	allowed   *set // ident . ident
-	services  *set // semantic address → its chain; counts flows
-	slots     *set // semantic address . turn → backend
-	backends  *set // counts flows by backend
-	inward    *set // device . subnet of peers' packets; counts bytes
-	outward   *set // subnets of peers on kernel paths; counts bytes
-	outer     *set // VXLAN peer . subnet
-	sample    *set // local instances; samples their flows (share.go)
-	full      *set // instances at their share
-	asking    *set // rate of further flows of the instances in full
-	held      *set // rate of queued packets by instance
-	ports     *set // protocol . port → instance . port
-	ports6    *set // the same → twin . port
+	endpoints    *set // device . address: sources that are allowed
+	local        *set // addresses of this node's instances
+	idents       *set // address → ident, of instances and services
+	sources      *set // addresses of remote instances; counts arriving flows
+	allowed      *set // ident . ident
+	services     *set // semantic address → its chain; counts flows
+	slots        *set // semantic address . turn → backend
+	backends     *set // counts flows by backend
+	fromPeers    *set // device . subnet of peers' packets; counts bytes
+	toPeers      *set // subnets of peers on kernel paths; counts bytes
+	vxlanSources *set // VXLAN peer . subnet
+	sampled      *set // local instances; samples their flows (share.go)
+	atLimit      *set // instances at their share
+	limitRate    *set // rate of further flows of the instances in full
+	queueRate    *set // rate of queued packets by instance
+	ports        *set // protocol . port → instance . port
+	ports6       *set // the same → IPv6 address of the instance . port
+	all          []*set
 }
 
 func newSets(t *nftables.Table) *sets {
 	addr, mark, dev := nftables.TypeIPAddr, nftables.TypeMark, nftables.TypeIFName
+	var all []*set
 	of := func(name string, counter bool, key ...nftables.SetDatatype) *set {
 		s := &set{Set: nftables.Set{Table: t, Name: name, KeyType: key[0], Counter: counter}, has: map[data]value{}}
 		if len(key) > 1 {
 			s.KeyType, s.Concatenation = nftables.MustConcatSetType(key...), true
 		}
+		all = append(all, s)
 		return s
 	}
 	mapTo := func(to nftables.SetDatatype, s *set) *set {
 		s.IsMap, s.DataType = true, to
 		return s
 	}
-	dynamic := func(s *set) *set {
-		s.Dynamic, s.Size = true, instances
+	dynamic := func(expires bool, s *set) *set {
+		s.Dynamic, s.HasTimeout, s.Size = true, expires, instances
 		return s
 	}
-	forAWhile := func(s *set) *set {
-		s.HasTimeout = true
-		return s
-	}
-	return &sets{
-		endpoints: of("endpoints", false, dev, addr),
-		local:     of("local", false, addr),
-		idents:    mapTo(mark, of("idents", false, addr)),
-		sources:   of("sources", true, addr),
-		allowed:   of("allowed", false, mark, mark),
-		services:  mapTo(nftables.TypeVerdict, of("services", true, addr)),
-		slots:     mapTo(addr, of("slots", false, addr, mark)),
-		backends:  of("backends", true, addr),
-		inward:    of("inward", true, dev, addr),
-		outward:   of("outward", true, addr),
-		outer:     of("outer", false, addr, addr),
-		sample:    dynamic(of("sample", false, addr)),
-		full:      dynamic(of("full", false, addr)),
-		asking:    forAWhile(dynamic(of("asking", false, addr))),
-		held:      forAWhile(dynamic(of("held", false, addr))),
+	s := &sets{
+		endpoints:    of("endpoints", false, dev, addr),
+		local:        of("local", false, addr),
+		idents:       mapTo(mark, of("idents", false, addr)),
+		sources:      of("sources", true, addr),
+		allowed:      of("allowed", false, mark, mark),
+		services:     mapTo(nftables.TypeVerdict, of("services", true, addr)),
+		slots:        mapTo(addr, of("slots", false, addr, mark)),
+		backends:     of("backends", true, addr),
+		fromPeers:    of("from-peers", true, dev, addr),
+		toPeers:      of("to-peers", true, addr),
+		vxlanSources: of("vxlan-sources", false, addr, addr),
+		sampled:      dynamic(false, of("sampled-flows", false, addr)),
+		atLimit:      dynamic(false, of("at-flow-limit", false, addr)),
+		limitRate:    dynamic(true, of("flow-limit-rate", false, addr)),
+		queueRate:    dynamic(true, of("queue-rate", false, addr)),
 		ports: mapTo(nftables.MustConcatSetType(addr, nftables.TypeInetService),
 			of("ports", false, nftables.TypeInetProto, nftables.TypeInetService)),
 		ports6: mapTo(nftables.MustConcatSetType(nftables.TypeIP6Addr, nftables.TypeInetService),
 			of("ports6", false, nftables.TypeInetProto, nftables.TypeInetService)),
 	}
-}
-
-func (s *sets) all() []*set {
-	return []*set{
-		s.endpoints, s.local, s.idents, s.sources, s.allowed, s.services,
-		s.slots, s.backends, s.inward, s.outward, s.outer, s.sample, s.full, s.asking, s.held, s.ports, s.ports6,
-	}
+	s.all = all
+	return s
 }
 
 // set is a set or map of the table, with its elements.
@@ -84,10 +80,10 @@ type set struct {
 	has map[data]value
 }
 
-// room returns the number of elements that the kernel creates a set for. Such a set is a fixed
+// capacity returns the number of elements that the kernel creates a set for. Such a set is a fixed
 // hash table, which is faster than a growing one. If it becomes too small the table is
 // replaced.
-func (s *set) room() uint32 {
+func (s *set) capacity() uint32 {
 	if s.Size > 0 {
 		return s.Size
 	}
@@ -95,11 +91,26 @@ func (s *set) room() uint32 {
 	return max(least, 2*uint32(len(s.has)))
 }
 
+// read returns the counters of the elements in the kernel. Elements without a counter are left out.
+func (s *set) read(conn *nftables.Conn) (map[data]expr.Counter, error) {
+	es, err := conn.GetSetElements(&s.Set)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.Name, err)
+	}
+	out := map[data]expr.Counter{}
+	for _, e := range es {
+		var key data
+		if copy(key[:], e.Key); e.Counter != nil {
+			out[key] = *e.Counter
+		}
+	}
+	return out, nil
+}
+
 // data is a key or a value: as many bytes as the set's types have, in network order or, for
 // marks, in host order.
 type data [20]byte
 
-// value is the data of an element, and the number of objects that need it.
 type value struct {
 	data
 	refs int
@@ -128,8 +139,8 @@ func device(name string) (d data) {
 	return d
 }
 
-// and concatenates the first n bytes of d with e, in whole registers.
-func (d data) and(n int, e data) data {
+// concat concatenates the first n bytes of d with e, in whole registers.
+func (d data) concat(n int, e data) data {
 	copy(d[n:], e[:])
 	return d
 }

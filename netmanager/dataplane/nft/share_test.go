@@ -12,9 +12,9 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/dataplane/dataplanetest"
 )
 
-// TestNobodyFillsTheTable opens more flows from one instance than its share, and counts the flows in
+// TestOneInstanceCannotFillConnectionTracking opens more flows from one instance than its share, and counts the flows in
 // connection tracking.
-func TestNobodyFillsTheTable(t *testing.T) {
+func TestOneInstanceCannotFillConnectionTracking(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_max")
 	if err != nil {
 		t.Fatal(err)

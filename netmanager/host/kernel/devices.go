@@ -90,8 +90,8 @@ func (d *Devices) Missing(a netip.Addr) error {
 	return nil
 }
 
-// Local reports whether an address, or its twin, is an instance's on this node.
-func (d *Devices) Local(a netip.Addr) bool { return d.has(d.Untwin(a)) }
+// Local reports whether an address of either family is an instance's on this node.
+func (d *Devices) Local(a netip.Addr) bool { return d.has(d.To4(a)) }
 
 func (d *Devices) has(a netip.Addr) bool {
 	d.mu.Lock()
@@ -99,14 +99,14 @@ func (d *Devices) has(a netip.Addr) bool {
 	return d.here[a] != 0
 }
 
-// Untwin returns the IPv4 address that an address of the overlay's ranges stands for; the
+// To4 returns the IPv4 address that an address of the overlay's ranges stands for; the
 // zero Addr for any other.
-func (d *Devices) Untwin(a netip.Addr) netip.Addr {
+func (d *Devices) To4(a netip.Addr) netip.Addr {
 	r := d.ranges.Load()
 	if r == nil {
 		return netip.Addr{}
 	}
-	return r.Untwin(a)
+	return r.To4(a)
 }
 
 // connect creates a wanted attachment, and reports whether its device is new.

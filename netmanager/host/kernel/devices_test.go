@@ -32,7 +32,7 @@ func devicesIn(t *testing.T, data *os.Root, fn func(*Devices)) *dataplanetest.Sp
 }
 
 // An address may belong to another placement when the kernel removes the first.
-func TestALateDropKeepsTheAddressesNewOwner(t *testing.T) {
+func TestALateRemovalKeepsTheNewOwnerOfTheAddress(t *testing.T) {
 	inside := dataplanetest.NewSpace(t, "inside")
 	address := netip.MustParseAddr("10.16.0.2")
 	attach := func(epoch api.Epoch) (wire.Attach, wire.Attached) {

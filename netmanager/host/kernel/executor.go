@@ -93,14 +93,14 @@ const maxOrders = 8192
 // and messages to peers, which are repeated.
 func compact(queue []any) []any {
 	out := []any{resync{}}
-	asked := map[any]bool{}
+	requested := map[any]bool{}
 	for _, m := range queue {
 		switch m.(type) {
 		case connect, barrier:
 			out = append(out, m)
 		case overlay.Ask, overlay.Count:
-			if !asked[m] {
-				asked[m] = true
+			if !requested[m] {
+				requested[m] = true
 				out = append(out, m)
 			}
 		}

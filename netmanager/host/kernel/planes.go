@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -161,10 +162,9 @@ func (f *fallback) Sync(ctx context.Context, s plane.State) error {
 // permanent reports whether a failed Sync would fail again because the kernel lacks support.
 // A machine that is short of a resource may have it later.
 func permanent(err error) bool {
-	for _, e := range []error{unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, unix.EBUSY, unix.EMFILE, unix.ENFILE} {
-		if errors.Is(err, e) {
-			return false
-		}
+	scarce := []error{unix.ENOMEM, unix.ENOBUFS, unix.EAGAIN, unix.EINTR, unix.EBUSY, unix.EMFILE, unix.ENFILE}
+	if slices.ContainsFunc(scarce, func(e error) bool { return errors.Is(err, e) }) {
+		return false
 	}
 	return errors.Is(err, api.ErrUnavailable) || errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrPermission)
 }

@@ -58,7 +58,7 @@ func Find(prefix string, ranges wire.NetRanges) (Place, error) {
 			}
 			ip, _ := netip.AddrFromSlice(n.IP)
 			ip = ip.Unmap()
-			if !ip.IsGlobalUnicast() || ranges.Untwin(ip).IsValid() {
+			if !ip.IsGlobalUnicast() || ranges.To4(ip).IsValid() {
 				continue
 			}
 			bits, _ := n.Mask.Size()

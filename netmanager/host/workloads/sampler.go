@@ -33,7 +33,7 @@ const (
 // Sampler samples the TCP measurements of the workloads' connections.
 type Sampler struct {
 	attached func(context.Context) ([]wire.Attach, error)
-	untwin   func(netip.Addr) netip.Addr
+	to4      func(netip.Addr) netip.Addr
 	post     func(overlay.Input)
 	log      *slog.Logger
 
@@ -43,9 +43,9 @@ type Sampler struct {
 	next  int               // index of the first workload in the next sample
 }
 
-// NewSampler returns a sampler that posts overlay.Sampled. untwin is wire.NetRanges.Untwin.
-func NewSampler(attached func(context.Context) ([]wire.Attach, error), untwin func(netip.Addr) netip.Addr, post func(overlay.Input), log *slog.Logger) *Sampler {
-	return &Sampler{attached: attached, untwin: untwin, post: post, log: log, requests: make(chan chan struct{})}
+// NewSampler returns a sampler that posts overlay.Sampled. to4 is wire.NetRanges.To4.
+func NewSampler(attached func(context.Context) ([]wire.Attach, error), to4 func(netip.Addr) netip.Addr, post func(overlay.Input), log *slog.Logger) *Sampler {
+	return &Sampler{attached: attached, to4: to4, post: post, log: log, requests: make(chan chan struct{})}
 }
 
 // Refresh takes a sample, unless the last one is recent, and returns when it is posted.
@@ -102,7 +102,7 @@ func (s *Sampler) sample(all []wire.Attach) (flows []overlay.Flow, took time.Dur
 	for i := range n {
 		a := all[(s.next+i)%len(all)]
 		err := s.conns.Each(a.NetNS, maxConnections, func(x link.Connection) {
-			ends := [2]netip.Addr{s.untwin(x.Local), s.untwin(x.Remote)}
+			ends := [2]netip.Addr{s.to4(x.Local), s.to4(x.Remote)}
 			if x.Idle > maxIdle || !ends[0].IsValid() || !ends[1].IsValid() {
 				return
 			}
@@ -119,7 +119,7 @@ func (s *Sampler) sample(all []wire.Attach) (flows []overlay.Flow, took time.Dur
 			f.RTT = (f.RTT*time.Duration(f.Sockets) + x.RTT) / time.Duration(f.Sockets+1)
 			f.Least = min(f.Least, x.Least)
 			f.Sockets++
-			f.Sent, f.Again = f.Sent+uint64(x.Sent), f.Again+uint64(x.Again)
+			f.Sent, f.Retransmitted = f.Sent+uint64(x.Sent), f.Retransmitted+uint64(x.Retransmitted)
 		})
 		if err != nil && !errors.Is(err, api.ErrGone) {
 			s.log.Debug("sample a workload's connections failed", "instance", a.Instance, "epoch", a.Epoch, "err", err)

@@ -9,7 +9,6 @@
 package endpoints
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -196,7 +195,7 @@ func (m *Machine) Attach(now time.Time, a wire.Attach) (at Attachment, changed b
 		if old.Attach.NetNS == a.NetNS { // otherwise it is a restarted workload
 			at.Ready, at.Draining = old.Ready, old.Draining
 		}
-		if equalJSON(*old, at) {
+		if step.SameJSON(*old, at) {
 			return at, false, nil
 		}
 		m.remove(old)
@@ -350,10 +349,4 @@ func value(a *Attachment) (Attachment, bool) {
 		return Attachment{}, false
 	}
 	return *a, true
-}
-
-func equalJSON(a, b any) bool {
-	x, err := json.Marshal(a)
-	y, err2 := json.Marshal(b)
-	return err == nil && err2 == nil && bytes.Equal(x, y)
 }

@@ -16,31 +16,31 @@ var none plane.Paths
 // take.
 func (m *Machine) choose(q *peer) {
 	next := q.agreement
-	if m.over(&q.unsure) {
+	if m.passed(&q.termsEnd) {
 		next.Terms = peermsg.Terms{}
 	}
-	if m.over(&q.left) {
-		q.leaving = none
+	if m.passed(&q.withdrawnUntil) {
+		q.withdrawn = none
 		m.eff.Changed = append(m.eff.Changed, q.key)
 	}
-	if m.over(&q.avoid) {
+	if m.passed(&q.avoidUntil) {
 		q.reason = ""
 	}
-	via, takes := m.takes(q)
+	via, accepts := m.acceptable(q)
 	if via != next.Via && via.IsValid() { // the peer moved: no packets come from its old address
-		q.leaving, q.left = none, time.Time{}
-		q.avoid, q.reason, q.failures = time.Time{}, "", 0
+		q.withdrawn, q.withdrawnUntil = none, time.Time{}
+		q.avoidUntil, q.reason, q.failures = time.Time{}, "", 0
 	}
-	if gone := without(next.Accepts, takes); gone != none && (via == next.Via || !via.IsValid()) {
-		q.leaving, q.left = q.leaving.Or(gone), m.now.Add(linger)
+	if gone := without(next.Accepts, accepts); gone != none && (via == next.Via || !via.IsValid()) {
+		q.withdrawn, q.withdrawnUntil = q.withdrawn.Or(gone), m.now.Add(withdrawalPeriod)
 	}
-	next.Accepts = takes
+	next.Accepts = accepts
 	if via.IsValid() {
 		next.Via = via
-	} else if q.leaving == none {
+	} else if q.withdrawn == none {
 		next.Via = netip.Addr{}
 	}
-	next.Path = m.ours(q, next)
+	next.Path = m.pathTo(q, next)
 	m.set(q, next)
 	if m.self.Known && m.boot != 0 {
 		if t := m.terms(next); !t.Same(q.sent) {
@@ -51,15 +51,15 @@ func (m *Machine) choose(q *peer) {
 	}
 	key := timer{q.key, timerLapse}
 	m.timers.Clear(key)
-	for _, at := range []time.Time{q.unsure, q.left, q.avoid, q.settled} {
+	for _, at := range []time.Time{q.termsEnd, q.withdrawnUntil, q.avoidUntil, q.settled} {
 		if at.After(m.now) {
 			m.timers.SetEarlier(key, at)
 		}
 	}
 }
 
-// over reports whether a time has passed, and clears it then.
-func (m *Machine) over(at *time.Time) bool {
+// passed reports whether a time has passed, and clears it then.
+func (m *Machine) passed(at *time.Time) bool {
 	if at.IsZero() || at.After(m.now) {
 		return false
 	}
@@ -71,21 +71,21 @@ func without(a, b plane.Paths) plane.Paths {
 	return plane.Paths{Route: a.Route && !b.Route, VXLAN: a.VXLAN && !b.VXLAN}
 }
 
-// takes returns the paths on which the peer's packets are accepted, and its address. Both ends must be in
+// acceptable returns the paths on which the peer's packets are accepted, and its address. Both ends must be in
 // one unencrypted network without a NAT between them. An agreement from before a restart stays until
 // there is evidence against it.
-func (m *Machine) takes(q *peer) (netip.Addr, plane.Paths) {
-	via, plain := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.Plain
+func (m *Machine) acceptable(q *peer) (netip.Addr, plane.Paths) {
+	via, noNAT := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.NoNAT
 	switch {
 	case !m.self.Leased:
 		return netip.Addr{}, none
-	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !plain && (q.path.Idle || q.settled.After(m.now)):
+	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !noNAT && (q.path.Idle || q.settled.After(m.now)):
 		// The tunnel does not know the peer's address.
 		if q.Accepts == none {
 			return netip.Addr{}, none
 		}
 		via = q.Via
-	case !plain:
+	case !noNAT:
 		return netip.Addr{}, none
 	}
 	if !via.Is4() {
@@ -100,14 +100,14 @@ func (m *Machine) takes(q *peer) (netip.Addr, plane.Paths) {
 	case len(m.ownIn(network)) == 0:
 		return netip.Addr{}, none
 	}
-	ways := plane.Paths{
+	paths := plane.Paths{
 		Route: slices.ContainsFunc(m.self.OnLink, func(p netip.Prefix) bool { return p.Contains(via) }),
 		VXLAN: m.vxlan != 0,
 	}
-	if ways == none {
+	if paths == none {
 		return netip.Addr{}, none
 	}
-	return via, ways
+	return via, paths
 }
 
 // network returns the unencrypted network that contains an address, preferably one that this node is in.
@@ -130,11 +130,11 @@ func (m *Machine) ownIn(p netip.Prefix) (own []netip.Addr) {
 	return own
 }
 
-// ours returns the path of packets to the peer; "" for the tunnel. Both ends must accept it.
-func (m *Machine) ours(q *peer, a agreement) api.PathKind {
+// pathTo returns the path of packets to the peer; "" for the tunnel. Both ends must accept it.
+func (m *Machine) pathTo(q *peer, a agreement) api.PathKind {
 	t := a.Terms
 	switch {
-	case a.Accepts == none || !q.avoid.IsZero():
+	case a.Accepts == none || !q.avoidUntil.IsZero():
 		return ""
 	case !m.self.Known:
 		return a.Path
@@ -142,9 +142,9 @@ func (m *Machine) ours(q *peer, a agreement) api.PathKind {
 		return "" // the peer expects another address of this node
 	case !slices.Contains(t.At, a.Via):
 		return ""
-	case a.Accepts.Route && t.Ways.Route:
+	case a.Accepts.Route && t.Paths.Route:
 		return api.PathRoute
-	case a.Accepts.VXLAN && t.Ways.VXLAN && t.Port == m.vxlan:
+	case a.Accepts.VXLAN && t.Paths.VXLAN && t.Port == m.vxlan:
 		return api.PathVXLAN
 	}
 	return ""
@@ -155,7 +155,7 @@ func (m *Machine) terms(a agreement) peermsg.Terms {
 	if a.Accepts == none {
 		return peermsg.Terms{}
 	}
-	t := peermsg.Terms{Ways: a.Accepts, From: a.Via}
+	t := peermsg.Terms{Paths: a.Accepts, From: a.Via}
 	if p, ok := m.network(a.Via); ok {
 		t.At = m.ownIn(p)
 	}

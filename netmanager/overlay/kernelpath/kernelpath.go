@@ -27,20 +27,20 @@ import (
 const Kind = "path"
 
 const (
-	// linger is how long withdrawn paths are still accepted: until the peer has received the new terms,
+	// withdrawalPeriod is how long withdrawn paths are still accepted: until the peer has received the new terms,
 	// possibly after repetitions, and its last packets have arrived.
-	linger = 3 * time.Second
-	// lapse is how long terms of an earlier session are valid in a new one. The peer repeats them after
+	withdrawalPeriod = 3 * time.Second
+	// termsLifetime is how long terms of an earlier session are valid in a new one. The peer repeats them after
 	// it has configured its kernel, which can take seconds on a busy machine.
-	lapse = 10 * time.Second
+	termsLifetime = 10 * time.Second
 	// settling is how long a relayed path, or one through a possible NAT, is not used as evidence of the
 	// peer's address, because sessions begin on such paths.
 	settling = 5 * time.Second
 	// firstRepeat is when terms that the peer did not confirm are repeated. The wait doubles, up to
-	// maxTerms messages. After that they are repeated once per laterRepeat, with a report of the tunnel.
+	// maxTerms messages. After that they are repeated once per slowRepeat, with a report of the tunnel.
 	firstRepeat = 100 * time.Millisecond
 	maxTerms    = 7
-	laterRepeat = 30 * time.Second
+	slowRepeat  = 30 * time.Second
 )
 
 // Path is the tunnel's report on the path to a peer.
@@ -48,8 +48,8 @@ type Path struct {
 	Key  api.PeerKey
 	Kind api.PathKind // direct, relay, relay-tls or none
 	Addr netip.AddrPort
-	// Plain means that there is no NAT: each end sees the other at an address of one of its interfaces.
-	Plain bool
+	// NoNAT means that there is no NAT: each end sees the other at an address of one of its interfaces.
+	NoNAT bool
 	RTT   time.Duration
 	Loss  float64
 	MTU   int // inner
@@ -62,7 +62,7 @@ type Path struct {
 
 // Unproven reports whether the tunnel is in use on a path that may lead through a NAT.
 func (p Path) Unproven() bool {
-	return p.Kind != api.PathNone && !p.Idle && (p.Kind != api.PathDirect || !p.Plain)
+	return p.Kind != api.PathNone && !p.Idle && (p.Kind != api.PathDirect || !p.NoNAT)
 }
 
 // Self describes this node.
@@ -111,34 +111,34 @@ type peer struct {
 	reported time.Time // when path was reported; zero: never in this process
 	agreement
 
-	sent        peermsg.Terms // this node's last terms
-	heard       uint64        // Serial of the peer's last terms in this session
-	unconfirmed bool          // the peer has not confirmed sent
-	tries       int           // how often sent was repeated
-	sentAt      time.Time
-	unsure      time.Time   // when the peer's terms of an earlier session lapse
-	leaving     plane.Paths // withdrawn paths, accepted until left
-	left        time.Time
-	settled     time.Time // when a relayed path becomes evidence of the peer's address
-	avoid       time.Time // packets take the tunnel until then, because of reason
-	reason      string
-	failures    int // consecutive
+	sent           peermsg.Terms // this node's last terms
+	peerSerial     uint64        // Serial of the peer's last terms in this session
+	unconfirmed    bool          // the peer has not confirmed sent
+	tries          int           // how often sent was repeated
+	sentAt         time.Time
+	termsEnd       time.Time   // when the peer's terms of an earlier session expire
+	withdrawn      plane.Paths // withdrawn paths, accepted until withdrawnUntil
+	withdrawnUntil time.Time
+	settled        time.Time // when a relayed path becomes evidence of the peer's address
+	avoidUntil     time.Time // packets take the tunnel until then, because of reason
+	reason         string
+	failures       int // consecutive
 
 	proof proof
 }
 
 // Machine keeps the agreements with all peers.
 type Machine struct {
-	vxlan   uint16
-	boot    uint64 // 0 before Start
-	self    Self
-	peers   map[api.PeerKey]*peer
-	asked   time.Time // when the pending count was requested; zero: none is pending
-	probes  uint64    // serial of the last TrafficProbe
-	journal step.Journal
-	timers  step.Timers[timer]
-	eff     Effects
-	now     time.Time
+	vxlan          uint16
+	boot           uint64 // 0 before Start
+	self           Self
+	peers          map[api.PeerKey]*peer
+	countRequested time.Time // when the pending count was requested; zero: none is pending
+	probes         uint64    // serial of the last TrafficProbe
+	journal        step.Journal
+	timers         step.Timers[timer]
+	eff            Effects
+	now            time.Time
 }
 
 type timer struct {
@@ -168,8 +168,8 @@ func (m *Machine) peer(k api.PeerKey) *peer {
 	return q
 }
 
-// done returns the accumulated effects.
-func (m *Machine) done() Effects {
+// takeEffects returns the accumulated effects.
+func (m *Machine) takeEffects() Effects {
 	eff := m.eff
 	m.eff = Effects{}
 	return eff
@@ -198,13 +198,13 @@ func (m *Machine) Start(now time.Time, boot uint64) {
 	m.now, m.boot = now, boot
 	for _, k := range m.keys() {
 		q := m.peers[k]
-		if q.Accepts == none && q.agreement.Terms.Ways == none {
+		if q.Accepts == none && q.agreement.Terms.Paths == none {
 			continue
 		}
-		q.sent = peermsg.Terms{Serial: boot << 32, Ways: q.Accepts, From: q.Via}
+		q.sent = peermsg.Terms{Serial: boot << 32, Paths: q.Accepts, From: q.Via}
 		q.settled = now.Add(settling)
 		if q.Path != "" {
-			m.awaitCount()
+			m.scheduleCount()
 		}
 	}
 }
@@ -222,7 +222,7 @@ func (m *Machine) Refresh(now time.Time, k api.PeerKey) Effects {
 	if q := m.peers[k]; q != nil {
 		m.choose(q)
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // Expire handles the first timer that is due.
@@ -237,7 +237,7 @@ func (m *Machine) Expire(now time.Time) Effects {
 	default:
 		m.choose(m.peers[t.peer])
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // Report stores the tunnel's report on a peer.
@@ -249,10 +249,10 @@ func (m *Machine) Report(now time.Time, p Path) Effects {
 	}
 	q.path, q.reported = p, now
 	m.choose(q)
-	if q.unconfirmed && now.Sub(q.sentAt) >= laterRepeat {
+	if q.unconfirmed && now.Sub(q.sentAt) >= slowRepeat {
 		m.send(q)
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // send sends the node's terms to the peer, and schedules the repetition until the peer confirms them.
@@ -268,7 +268,7 @@ func (m *Machine) send(q *peer) {
 	}
 	q.sentAt = m.now
 	t := q.sent
-	t.Ack = q.heard
+	t.Ack = q.peerSerial
 	m.eff.Terms = append(m.eff.Terms, Terms{q.key, t})
 }
 
@@ -276,25 +276,25 @@ func (m *Machine) send(q *peer) {
 func (m *Machine) Agreed(now time.Time, k api.PeerKey, t peermsg.Terms) Effects {
 	m.now = now
 	q := m.peer(k)
-	if t.Serial < q.heard {
-		return m.done()
+	if t.Serial < q.peerSerial {
+		return m.takeEffects()
 	}
-	news := t.Serial > q.heard
+	newer := t.Serial > q.peerSerial
 	if q.unconfirmed && t.Ack == q.sent.Serial {
 		q.unconfirmed = false
 		m.timers.Clear(timer{k, timerTerms})
 	}
-	if news {
+	if newer {
 		next := q.agreement
-		next.Terms, q.heard, q.unsure = t, t.Serial, time.Time{}
+		next.Terms, q.peerSerial, q.termsEnd = t, t.Serial, time.Time{}
 		next.Terms.Serial, next.Terms.Ack = 0, 0
 		m.set(q, next)
 		m.choose(q)
 	}
-	if news || t.Ack != q.sent.Serial {
+	if newer || t.Ack != q.sent.Serial {
 		m.send(q)
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // Session handles the start of a session: terms are exchanged again, because the peer may have restarted
@@ -302,31 +302,31 @@ func (m *Machine) Agreed(now time.Time, k api.PeerKey, t peermsg.Terms) Effects 
 func (m *Machine) Session(now time.Time, k api.PeerKey) Effects {
 	m.now = now
 	q := m.peer(k)
-	if q.agreement.Terms.Ways != none {
-		q.unsure = now.Add(lapse)
+	if q.agreement.Terms.Paths != none {
+		q.termsEnd = now.Add(termsLifetime)
 	}
-	if q.heard == 0 && q.sent.Serial == 0 {
-		return m.done() // neither end has ever sent terms
+	if q.peerSerial == 0 && q.sent.Serial == 0 {
+		return m.takeEffects() // neither end has ever sent terms
 	}
-	q.heard, q.unconfirmed, q.tries = 0, true, 0
+	q.peerSerial, q.unconfirmed, q.tries = 0, true, 0
 	m.choose(q)
 	m.send(q)
-	return m.done()
+	return m.takeEffects()
 }
 
 // Remove ends the agreement with a peer.
 func (m *Machine) Remove(now time.Time, k api.PeerKey) Effects {
 	m.now = now
 	if q := m.peers[k]; q != nil {
-		if q.sent.Ways != none {
-			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: peermsg.Terms{Serial: q.sent.Serial + 1, Ack: q.heard}})
+		if q.sent.Paths != none {
+			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: peermsg.Terms{Serial: q.sent.Serial + 1, Ack: q.peerSerial}})
 		}
 		m.timers.Clear(timer{k, timerLapse})
 		m.timers.Clear(timer{k, timerTerms})
 		m.set(q, agreement{})
 		delete(m.peers, k)
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 func (m *Machine) set(q *peer, next agreement) {
@@ -336,7 +336,7 @@ func (m *Machine) set(q *peer, next agreement) {
 	if next.Path != q.Path || next.Via != q.Via {
 		q.proof = proof{}
 		if next.Path != "" {
-			m.awaitCount()
+			m.scheduleCount()
 		}
 	}
 	q.agreement = next
@@ -362,12 +362,12 @@ func (m *Machine) Status(k api.PeerKey) (s Status) {
 	if q == nil {
 		return s
 	}
-	s = Status{Path: q.Path, Via: q.Via, Accepts: q.Accepts.Or(q.leaving)}
+	s = Status{Path: q.Path, Via: q.Via, Accepts: q.Accepts.Or(q.withdrawn)}
 	switch {
 	case q.Path != "" || q.Accepts == none:
 	case q.reason != "":
 		s.Reason = q.reason
-	case q.agreement.Terms.Ways == none:
+	case q.agreement.Terms.Paths == none:
 		s.Reason = "it accepts no unencrypted packets from here"
 	default:
 		s.Reason = "no unencrypted path that both accept"

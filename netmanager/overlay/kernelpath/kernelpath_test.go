@@ -32,17 +32,17 @@ func machine() *kernelpath.Machine {
 }
 
 func direct(addr netip.Addr) kernelpath.Path {
-	return kernelpath.Path{Key: one, Kind: api.PathDirect, Plain: true, Addr: netip.AddrPortFrom(addr, 7000)}
+	return kernelpath.Path{Key: one, Kind: api.PathDirect, NoNAT: true, Addr: netip.AddrPortFrom(addr, 7000)}
 }
 
 func terms(serial, ack uint64) peermsg.Terms {
-	return peermsg.Terms{Serial: serial, Ack: ack, Ways: route, From: own, At: []netip.Addr{via}}
+	return peermsg.Terms{Serial: serial, Ack: ack, Paths: route, From: own, At: []netip.Addr{via}}
 }
 
 func TestBothEndsMustAcceptAPath(t *testing.T) {
 	m := machine()
 	eff := m.Report(start, direct(via))
-	if len(eff.Terms) != 1 || eff.Terms[0].Ways != route || eff.Terms[0].From != via {
+	if len(eff.Terms) != 1 || eff.Terms[0].Paths != route || eff.Terms[0].From != via {
 		t.Fatalf("the peer is sent %+v, want terms for a route from %s", eff.Terms, via)
 	}
 	if st := m.Status(one); st.Path != "" || st.Accepts != route || st.Reason == "" {
@@ -53,7 +53,7 @@ func TestBothEndsMustAcceptAPath(t *testing.T) {
 		t.Errorf("after the peer's terms: %+v, want a route by %s", st, via)
 	}
 	late := terms(0, 0)
-	late.Ways = plane.Paths{}
+	late.Paths = plane.Paths{}
 	m.Agreed(start, one, late)
 	if st := m.Status(one); st.Path != api.PathRoute {
 		t.Errorf("late terms changed the path to %q", st.Path)

@@ -38,8 +38,8 @@ type proof struct {
 	requested          uint64 // serial of the peer's TrafficProbe that waits for Counted
 }
 
-// awaitCount schedules a count now.
-func (m *Machine) awaitCount() { m.timers.SetEarlier(timer{kind: timerCount}, m.now) }
+// scheduleCount schedules a count now.
+func (m *Machine) scheduleCount() { m.timers.SetEarlier(timer{kind: timerCount}, m.now) }
 
 // count requests the plane's counters, and schedules the next count if there is a kernel path.
 func (m *Machine) count() {
@@ -53,8 +53,8 @@ func (m *Machine) count() {
 }
 
 func (m *Machine) requestCount() {
-	if m.asked.IsZero() || m.now.Sub(m.asked) >= countInterval {
-		m.asked = m.now
+	if m.countRequested.IsZero() || m.now.Sub(m.countRequested) >= countInterval {
+		m.countRequested = m.now
 		m.eff.Count = true
 	}
 }
@@ -62,19 +62,19 @@ func (m *Machine) requestCount() {
 // Probed handles a peer's TrafficProbe. The next Counted answers it.
 func (m *Machine) Probed(now time.Time, k api.PeerKey, serial uint64) Effects {
 	m.now = now
-	if q := m.peers[k]; q != nil && q.Accepts.Or(q.leaving) != none {
+	if q := m.peers[k]; q != nil && q.Accepts.Or(q.withdrawn) != none {
 		q.proof.requested = serial
 		m.requestCount()
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // Counted stores the bytes that the plane sent to and received from peers by kernel paths. nil: the plane
 // could not count.
 func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effects {
-	m.now, m.asked = now, time.Time{}
+	m.now, m.countRequested = now, time.Time{}
 	if bytes == nil {
-		return m.done()
+		return m.takeEffects()
 	}
 	for _, k := range m.keys() {
 		q := m.peers[k]
@@ -84,14 +84,14 @@ func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effect
 			m.eff.Orders = append(m.eff.Orders, Order{Key: k, Message: peermsg.Traffic{Serial: w, Bytes: n[1]}})
 		}
 		if q.Path != "" {
-			m.look(q, n[0], n[1])
+			m.compareCounts(q, n[0], n[1])
 		}
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
-// look compares the counters with those of the last count, and sends a TrafficProbe if packets were sent.
-func (m *Machine) look(q *peer, to, from uint64) {
+// compareCounts compares the counters with those of the last count, and sends a TrafficProbe if packets were sent.
+func (m *Machine) compareCounts(q *peer, to, from uint64) {
 	p := &q.proof
 	if m.now.Sub(p.at) < countInterval*3/4 {
 		return // the count was for a peer's TrafficProbe
@@ -124,12 +124,12 @@ func (m *Machine) Arrived(now time.Time, k api.PeerKey, a peermsg.Traffic) Effec
 	m.now = now
 	q := m.peers[k]
 	if q == nil || q.Path == "" || a.Serial == 0 || a.Serial != q.proof.probe {
-		return m.done()
+		return m.takeEffects()
 	}
 	p := &q.proof
 	p.probe, p.unanswered = 0, 0
 	if p.known && p.sent == p.arrivedSent {
-		return m.done()
+		return m.takeEffects()
 	}
 	switch {
 	case !p.known || p.sent < p.arrivedSent:
@@ -142,13 +142,13 @@ func (m *Machine) Arrived(now time.Time, k api.PeerKey, a peermsg.Traffic) Effec
 	if p.misses >= maxMisses {
 		m.avoid(q, "nothing gets through by %s, which is tried again later")
 	}
-	return m.done()
+	return m.takeEffects()
 }
 
 // avoid sends packets to the peer through the tunnel for a while. reason has a %s for the path.
 func (m *Machine) avoid(q *peer, reason string) {
 	q.reason = fmt.Sprintf(reason, q.Path)
-	q.avoid = m.now.Add(min(firstAvoid<<min(q.failures, 10), maxAvoid))
+	q.avoidUntil = m.now.Add(min(firstAvoid<<min(q.failures, 10), maxAvoid))
 	q.failures++
 	m.choose(q)
 }

@@ -37,10 +37,10 @@ const (
 	// a change. On average there is never more than one measurement per interval.
 	stableInterval = 36 * time.Second
 	maxCredit      = 6 * interval
-	// soon is the wait before a peer whose round trip changed is measured again: once to confirm the
+	// confirmAfter is the wait before a peer whose round trip changed is measured again: once to confirm the
 	// change, and followUps times afterwards.
-	soon      = 2 * time.Second
-	followUps = 3
+	confirmAfter = 2 * time.Second
+	followUps    = 3
 	// changeWindow is how long a changed round trip counts as recent (see displaced).
 	changeWindow = time.Minute
 	// maxReliableError is the Coordinate.Error below which a coordinate is reliable.
@@ -197,9 +197,9 @@ func (m *Machine) schedule(now time.Time, k api.PeerKey, p *peer) {
 	m.timers.Set(timer{peer: k}, p.next)
 }
 
-// hurry moves the next measurement of a peer to soon. It returns false if the peer's credit is too small.
-func (m *Machine) hurry(now time.Time, k api.PeerKey) bool {
-	p, early := m.peers[k], now.Add(soon)
+// measureEarly moves the next measurement of a peer to confirmAfter. It returns false if the peer's credit is too small.
+func (m *Machine) measureEarly(now time.Time, k api.PeerKey) bool {
+	p, early := m.peers[k], now.Add(confirmAfter)
 	cost := p.next.Sub(early)
 	if cost <= 0 {
 		return true
@@ -225,7 +225,7 @@ func differs(rtt, was time.Duration) bool {
 // if the next measurement confirms it, or if there is no credit for an early confirmation.
 func (m *Machine) accept(now time.Time, k api.PeerKey, p *peer, rtt time.Duration) bool {
 	changed := differs(rtt, p.rtt) && m.reliable()
-	if changed && !p.unsure && m.hurry(now, k) {
+	if changed && !p.unsure && m.measureEarly(now, k) {
 		p.unsure = true
 		return false
 	}
@@ -235,14 +235,14 @@ func (m *Machine) accept(now time.Time, k api.PeerKey, p *peer, rtt time.Duratio
 		p.changed, p.followUps = now, followUps
 		for _, other := range m.Peers() {
 			if now.Sub(m.peers[other].changed) >= changeWindow {
-				m.hurry(now, other)
+				m.measureEarly(now, other)
 			}
 		}
 	case p.followUps > 0:
 		p.followUps--
 	}
 	if p.followUps > 0 {
-		m.hurry(now, k)
+		m.measureEarly(now, k)
 	}
 	return true
 }

@@ -15,11 +15,11 @@ import (
 // is a semantic address if the instance connected to one, and the other instance's address if it
 // accepted.
 type Flow struct {
-	Local, Remote netip.Addr // either family
-	Sockets       int
-	RTT           time.Duration // smoothed, mean over the sockets
-	Least         time.Duration // of all sockets, within the last few minutes
-	Sent, Again   uint64        // data segments sent, and retransmitted
+	Local, Remote       netip.Addr // either family
+	Sockets             int
+	RTT                 time.Duration // smoothed, mean over the sockets
+	Least               time.Duration // of all sockets, within the last few minutes
+	Sent, Retransmitted uint64        // data segments
 }
 
 // Sample is a Flow whose services are known.
@@ -62,7 +62,7 @@ const (
 type Services struct {
 	pairs      map[pair]*api.PairStatus
 	reports    map[api.ServiceID]map[End]*observed
-	news       bool // there is something to report
+	unreported bool // there is something to report
 	reportedAt time.Time
 }
 
@@ -97,8 +97,8 @@ func (o *observed) sample(now time.Time, f *Flow) {
 	o.connections, o.seen = f.Sockets, now
 }
 
-// news reports whether the cluster needs the round trip: it changed, or the last report expires soon.
-func (o *observed) news() bool {
+// unreported reports whether the cluster needs the round trip: it changed, or the last report expires soon.
+func (o *observed) unreported() bool {
 	if o.reported == 0 {
 		return true
 	}
@@ -152,7 +152,7 @@ func (s *Services) Sampled(now time.Time, samples []Sample) {
 		sum := pairs[k]
 		p := &api.PairStatus{Local: k.local, Remote: k.remote, RTT: sum.RTT, Least: sum.Least, Connections: sum.Sockets, Seen: now}
 		if sum.Sent > 0 {
-			p.Again = min(float64(sum.Again)/float64(sum.Sent), 1)
+			p.Again = min(float64(sum.Retransmitted)/float64(sum.Sent), 1)
 		}
 		s.pairs[k] = p
 	}
@@ -168,10 +168,9 @@ func add[K comparable](sums map[K]*Flow, k K, f Flow) {
 	n := sum.Sockets + f.Sockets
 	sum.RTT = (sum.RTT*time.Duration(sum.Sockets) + f.RTT*time.Duration(f.Sockets)) / time.Duration(n)
 	sum.Least, sum.Sockets = min(sum.Least, f.Least), n
-	sum.Sent, sum.Again = sum.Sent+f.Sent, sum.Again+f.Again
+	sum.Sent, sum.Retransmitted = sum.Sent+f.Sent, sum.Retransmitted+f.Retransmitted
 }
 
-// observe applies the sums of a sample to the services that are reported.
 func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow) {
 	for id, all := range s.reports {
 		maps.DeleteFunc(all, func(_ End, o *observed) bool { return now.Sub(o.seen) >= wire.MaxNetPairAge })
@@ -185,21 +184,23 @@ func (s *Services) observe(now time.Time, found map[api.ServiceID]map[End]*Flow)
 				all[e] = o
 			}
 			o.sample(now, found[id][e])
-			s.news = s.news || o.news()
+			s.unreported = s.unreported || o.unreported()
 		}
 	}
 }
 
 // Due reports whether to send a message only to report round trips.
-func (s *Services) Due(now time.Time) bool { return s.news && now.Sub(s.reportedAt) >= reportEvery }
+func (s *Services) Due(now time.Time) bool {
+	return s.unreported && now.Sub(s.reportedAt) >= reportEvery
+}
 
 // Report returns the round trips that the cluster needs, and marks them as reported. all means that the
 // cluster has none.
 func (s *Services) Report(now time.Time, all bool) (out []wire.NetPair) {
-	if !s.news && !all {
+	if !s.unreported && !all {
 		return nil
 	}
-	s.news = false
+	s.unreported = false
 	for _, id := range sorted.Ordered(s.reports) {
 		for _, e := range sorted.Keys(s.reports[id], compareEnds) {
 			o := s.reports[id][e]
@@ -211,9 +212,9 @@ func (s *Services) Report(now time.Time, all bool) (out []wire.NetPair) {
 				Least: o.rtt(), Connections: o.connections, Age: now.Sub(o.seen),
 			}
 			switch {
-			case !o.news() || !p.Valid():
+			case !o.unreported() || !p.Valid():
 			case len(out) == wire.MaxNetPairs:
-				s.news = true
+				s.unreported = true
 			default:
 				o.reported, o.reportedSeen = p.Least, o.seen
 				out = append(out, p)

@@ -18,7 +18,7 @@ const (
 
 func sample(remote api.ServiceID, node api.NodeID, least time.Duration) measure.Sample {
 	return measure.Sample{
-		Flow:  measure.Flow{Sockets: 2, RTT: 5 * least, Least: least, Sent: 90, Again: 9},
+		Flow:  measure.Flow{Sockets: 2, RTT: 5 * least, Least: least, Sent: 90, Retransmitted: 9},
 		Local: client, Remote: remote, To: measure.End{Service: remote, Node: node}, Known: true,
 	}
 }
@@ -26,7 +26,7 @@ func sample(remote api.ServiceID, node api.NodeID, least time.Duration) measure.
 func TestFlowsOfTwoServicesAreOnePair(t *testing.T) {
 	s := measure.NewServices()
 	other := sample(web, "n2", 3*ms)
-	other.Sockets, other.Sent, other.Again = 6, 10, 1
+	other.Sockets, other.Sent, other.Retransmitted = 6, 10, 1
 	s.Sampled(start, []measure.Sample{sample(web, "n1", 2*ms), other})
 	want := api.PairStatus{Local: client, Remote: web, RTT: (2*10*ms + 6*15*ms) / 8, Least: 2 * ms, Again: 0.1, Connections: 8, Seen: start}
 	if got := s.Pairs(start); len(got) != 1 || got[0] != want {

@@ -22,7 +22,7 @@
 // closest.web.prod.shop.prod.treeline.)
 //
 // DNS ignores case and api.ValidName does not. A name stands for the service with exactly that name, or
-// else for the only known service whose name differs in case (Match).
+// else for the only known service whose name differs in case (interest.Names).
 //
 //	q, err := names.Parse("web.prod.treeline.", client)
 package names
@@ -137,22 +137,6 @@ func selector(which, policy string) (Policy, int, bool) {
 	}
 	n, err := strconv.Atoi(which)
 	return p, n, err == nil && n >= 0 && strconv.Itoa(n) == which && p == Instance
-}
-
-// Match returns the service that a name stands for: the one with exactly that name, or else the only one
-// whose name differs in case. ok is false if there is none or more than one.
-func Match(name api.ServiceID, known []api.ServiceID) (id api.ServiceID, ok bool) {
-	n := 0
-	for _, k := range known {
-		if k == name {
-			return k, true
-		}
-		if strings.EqualFold(string(k), string(name)) {
-			id = k
-			n++
-		}
-	}
-	return id, n == 1
 }
 
 // Of returns the full name of a query, with its final dot, for an instance of the

@@ -48,7 +48,7 @@ func TestNoticesAreRepeatedUntilConfirmed(t *testing.T) {
 	}
 }
 
-func TestSessionsAndStraysGetTheNotice(t *testing.T) {
+func TestNewSessionsAndPeersWithoutRecordsGetTheNotice(t *testing.T) {
 	s := notice.NewSender()
 	if _, ok := s.Session(start, one); ok {
 		t.Error("a session without a notice gets one")
@@ -90,7 +90,7 @@ func received(st peermsg.State) notice.Received {
 	return notice.Received{Entry: e, Known: peermsg.PlacementOf(web)}
 }
 
-func TestMarksFollowThePeer(t *testing.T) {
+func TestMarksAreReplacedByThePeersNextNotice(t *testing.T) {
 	r := notice.NewReceiver()
 	for i, step := range []struct {
 		serial uint64

@@ -52,7 +52,6 @@ type Receiver struct {
 	timers  step.Timers[api.PeerKey]
 }
 
-// marks has the marks of one peer. It is a document.
 type marks struct {
 	Serial uint64              `json:"serial"`
 	Marks  map[netip.Addr]Mark `json:"marks"`
@@ -106,7 +105,6 @@ func (r *Receiver) Take(now time.Time, k api.PeerKey, serial uint64, entries []R
 	return changes, true
 }
 
-// take applies one entry and returns the changes.
 func (r *Receiver) take(now time.Time, k api.PeerKey, p *marks, e Received) (changes []Change) {
 	old, had := p.Marks[e.Address]
 	m := Mark{Of: e.Of, Gone: e.State == peermsg.Gone, Named: e.Of != 0, Until: now.Add(KeepMark)}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/peermsg"
 )
@@ -134,9 +135,7 @@ func (s *Sender) Session(now time.Time, k api.PeerKey) (n peermsg.Notice, ok boo
 		return n, false
 	}
 	s.peer(k).confirmed, s.tries = 0, 1
-	if at := now.Add(FirstRepeat); s.repeat.IsZero() || at.Before(s.repeat) {
-		s.repeat = at
-	}
+	s.repeat = step.Earliest(s.repeat, now.Add(FirstRepeat))
 	return n, true
 }
 

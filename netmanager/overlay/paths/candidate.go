@@ -27,12 +27,12 @@ type pathState struct {
 	class  class
 	origin Origin
 
-	proven bool      // a probe was answered, and the path has not gone silent since
-	heard  time.Time // when data or a reply was last received
-	sent   time.Time // when a probe was last sent
-	asked  time.Time // when a probe without padding was last sent
-	next   time.Time // when the next probe of a punching round is due; zero: none
-	tries  int       // probes of the round
+	proven   bool      // a probe was answered, and the path has not gone silent since
+	received time.Time // when data or a reply was last received
+	sent     time.Time // when a probe was last sent
+	probed   time.Time // when a probe without padding was last sent
+	next     time.Time // when the next probe of a punching round is due; zero: none
+	tries    int       // probes of the round
 
 	pending []pending // probes that were not answered, oldest first
 	missed  int       // consecutive
@@ -47,10 +47,6 @@ type pathState struct {
 	measure    time.Time // when it is measured next
 }
 
-func newPathState(p Path, c class, o Origin) *pathState {
-	return &pathState{path: p, class: c, origin: o}
-}
-
 // refused reports whether an address must not be probed, because it is not the address
 // of a single other machine.
 func (m *Machine) refused(a netip.AddrPort) bool {
@@ -62,17 +58,9 @@ func (m *Machine) refused(a netip.AddrPort) bool {
 	case ip.Is4() && (ip.As4()[0] >= 240 || ip.As4()[0] == 0): // reserved, broadcast; "this network"
 		return true
 	}
-	for _, own := range m.self.Own {
-		if own.Addr() == ip {
-			return true
-		}
-	}
-	for _, l := range m.self.Links {
-		if l.Contains(ip) && ip == broadcast(l) {
-			return true
-		}
-	}
-	return slices.Contains(m.self.Mapped, a) || m.cfg.Refuse != nil && m.cfg.Refuse(ip)
+	return slices.ContainsFunc(m.self.Own, func(own netip.AddrPort) bool { return own.Addr() == ip }) ||
+		slices.ContainsFunc(m.self.Links, func(l netip.Prefix) bool { return ip == broadcast(l) }) ||
+		slices.Contains(m.self.Mapped, a) || m.cfg.Refuse != nil && m.cfg.Refuse(ip)
 }
 
 // broadcast returns the broadcast address of an IPv4 network, or the zero Addr if it
@@ -104,13 +92,10 @@ func (m *Machine) add(a netip.AddrPort, o Origin) *pathState {
 		}
 		return x
 	}
-	if m.refused(a) || len(m.direct) >= maxAddresses && o != Reflexive {
+	if m.refused(a) || len(m.direct) >= maxAddresses && o != Reflexive || o == Reflexive && !m.roomForReflexive() {
 		return nil
 	}
-	if o == Reflexive && !m.roomForReflexive() {
-		return nil
-	}
-	x := newPathState(Path{a}, m.classOf(a), o)
+	x := &pathState{path: Path{a}, class: m.classOf(a), origin: o}
 	m.direct[a] = x
 	return x
 }
@@ -125,7 +110,7 @@ func (m *Machine) roomForReflexive() bool {
 			continue
 		}
 		n++
-		if x != m.current && (oldest == nil || x.heard.Before(oldest.heard)) {
+		if x != m.current && (oldest == nil || x.received.Before(oldest.received)) {
 			oldest = x
 		}
 	}
@@ -176,13 +161,7 @@ const (
 	offerTries = 8
 )
 
-func (o *offer) again() { *o = offer{boot: o.boot, rev: o.rev + 1, moved: o.moved} }
-
-func (o *offer) acked(rev uint32) {
-	if rev == o.rev {
-		o.known, o.moved = true, false
-	}
-}
+func (o *offer) renew() { *o = offer{boot: o.boot, rev: o.rev + 1, moved: o.moved} }
 
 func (o *offer) due() bool { return o.rev > 0 && !o.known && o.tries < offerTries }
 
@@ -194,7 +173,7 @@ func (m *Machine) offer() {
 	wait := min(offerFirst<<o.tries, offerLast)
 	o.tries++
 	o.next = m.now.Add(m.jitter(wait))
-	msg := Candidates{Boot: o.boot, Rev: o.rev, NAT: m.self.NAT, Life: m.self.Life, Punch: true, Moved: o.moved, List: m.ownCandidates()}.Append(nil)
+	msg := Candidates{Boot: o.boot, Rev: o.rev, NAT: m.self.NAT, Lifetime: m.self.Lifetime, Punch: true, Moved: o.moved, List: m.ownCandidates()}.Append(nil)
 	m.send(Send{Path: m.current.path, Body: msg})
 	// The announced change may have broken the current path.
 	if m.relay != nil && m.current != m.relay && o.tries > 1 {
@@ -233,21 +212,20 @@ func public(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
 }
 
-// told handles the peer's Candidates.
-func (m *Machine) told(from Path, c Candidates) {
+func (m *Machine) receiveCandidates(from Path, c Candidates) {
 	m.send(Send{Path: from, Body: Ack{c.Rev}.Append(nil)})
-	anew := c.Boot != m.theirs.Boot
-	if !anew && c.Rev < m.theirs.Rev {
+	restarted := c.Boot != m.theirs.Boot
+	if !restarted && c.Rev < m.theirs.Rev {
 		return
 	}
-	fresh := anew || c.Rev > m.theirs.Rev
-	if anew && m.theirs.Boot != 0 {
-		m.moved()
+	fresh := restarted || c.Rev > m.theirs.Rev
+	if restarted && m.theirs.Boot != 0 {
+		m.unprove()
 	}
 	// The round that begins below does not send this node's addresses. An earlier acknowledgement may be
 	// from a previous process of the peer.
-	if anew && (m.theirs.Boot != 0 || !m.ours.due()) {
-		m.ours.again()
+	if restarted && (m.theirs.Boot != 0 || !m.ours.due()) {
+		m.ours.renew()
 	}
 	m.theirs = c
 	named := map[netip.AddrPort]bool{}
@@ -263,30 +241,21 @@ func (m *Machine) told(from Path, c Candidates) {
 		m.add(x.Addr, x.Origin)
 	}
 	if fresh && c.Moved {
-		m.moved()
+		m.unprove()
 	}
-	if c.Punch && (fresh || m.rested()) {
-		m.use()
-		m.begin()
+	if c.Punch && (fresh || m.acceptsRound()) {
+		m.wakeUp()
+		m.beginRound()
 	}
 }
 
-// ownOf reports whether the peer named the address as one of its interfaces.
-func (m *Machine) ownOf(a netip.AddrPort) bool {
-	return slices.Contains(m.theirs.List, Candidate{Own, a})
-}
-
-// moved handles a change of network on one side. All paths become unproven, and traffic takes the relay
+// unprove handles a change of network on one side. All paths become unproven, and traffic takes the relay
 // until one is proven again.
-func (m *Machine) moved() {
-	for _, x := range m.all() {
-		if x == m.relay {
-			continue
-		}
-		x.proven, x.missed, x.seen = false, 0, netip.AddrPort{}
-		x.pending = nil
+func (m *Machine) unprove() {
+	for _, x := range m.direct {
+		x.proven, x.missed, x.seen, x.pending = false, 0, netip.AddrPort{}, nil
 	}
-	m.again()
+	m.restartPunching()
 	if m.relay != nil {
 		m.current = m.relay
 	}

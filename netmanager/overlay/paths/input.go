@@ -12,12 +12,12 @@ type Input interface{ into(*Machine) }
 type (
 	// Self has this node's addresses. It is the first input, and is repeated when they change.
 	Self struct {
-		Own    []netip.AddrPort // of the interfaces, with the tunnel's port
-		Links  []netip.Prefix   // networks of the interfaces
-		Mapped []netip.AddrPort // as seen by the relay
-		Static []netip.AddrPort // configured by the operator
-		NAT    NAT
-		Life   time.Duration // how long the NAT keeps a mapping; 0: not known
+		Own      []netip.AddrPort // of the interfaces, with the tunnel's port
+		Links    []netip.Prefix   // networks of the interfaces
+		Mapped   []netip.AddrPort // as seen by the relay
+		Static   []netip.AddrPort // configured by the operator
+		NAT      NAT
+		Lifetime time.Duration // how long the NAT keeps a mapping; 0: not known
 	}
 
 	// Peer has the addresses in the peer's record.
@@ -40,8 +40,8 @@ type (
 	// which paths authentic packets were received. While data is sent it comes about every 100 ms. It
 	// comes at once after a pause.
 	Traffic struct {
-		Sent  bool
-		Heard []Path
+		Sent     bool
+		Received []Path
 	}
 
 	// Measure measures the path in use even without traffic to the peer. It does not search for better
@@ -57,32 +57,30 @@ func (in Self) into(m *Machine) {
 	m.self = in
 	if slices.Equal(old.Own, in.Own) && slices.Equal(old.Links, in.Links) {
 		if old.NAT != in.NAT || !slices.Equal(old.Mapped, in.Mapped) || !slices.Equal(old.Static, in.Static) {
-			m.again()
+			m.restartPunching()
 		}
 		return
 	}
 	for _, x := range m.all() {
-		switch {
-		case x.path.Relay():
-		case m.refused(x.path.Addr):
+		if x != m.relay && m.refused(x.path.Addr) {
 			m.remove(x)
-		default:
+		} else if x != m.relay {
 			x.class = m.classOf(x.path.Addr)
 		}
 	}
 	if old.Own == nil {
-		m.again() // the peer may have received an empty list
+		m.restartPunching() // the peer may have received an empty list
 		return
 	}
 	m.ours.moved = true
-	m.moved()
+	m.unprove()
 }
 
 func (in Peer) into(m *Machine) {
 	m.peer = in
 	switch {
 	case in.Relay && m.relay == nil:
-		m.relay = newPathState(Path{}, throughRelay, Record)
+		m.relay = &pathState{class: throughRelay, origin: Record}
 	case !in.Relay && m.relay != nil:
 		m.remove(m.relay)
 	}
@@ -99,10 +97,10 @@ func (in Peer) into(m *Machine) {
 func (in Established) into(m *Machine) {
 	first := !m.session
 	m.session = true
-	m.heard(in.From, true)
-	m.use()
+	m.received(in.From, true)
+	m.wakeUp()
 	if first {
-		m.again()
+		m.restartPunching()
 	}
 }
 
@@ -111,28 +109,30 @@ func (in Received) into(m *Machine) {
 	if err != nil || !m.session {
 		return
 	}
-	m.heard(in.From, false)
+	m.received(in.From, false)
 	switch msg := msg.(type) {
 	case Probe:
 		m.answer(in.From, msg)
 	case Reply:
 		m.answered(in.From, msg)
 	case Candidates:
-		m.told(in.From, msg)
+		m.receiveCandidates(in.From, msg)
 	case Ack:
-		m.ours.acked(msg.Rev)
+		if msg.Rev == m.ours.rev {
+			m.ours.known, m.ours.moved = true, false
+		}
 	}
 }
 
 func (in Traffic) into(m *Machine) {
-	for _, p := range in.Heard {
-		m.heard(p, true)
+	for _, p := range in.Received {
+		m.received(p, true)
 	}
-	if len(in.Heard) > 0 || in.Sent {
-		m.use()
+	if len(in.Received) > 0 || in.Sent {
+		m.wakeUp()
 	}
 	// What was received may have answered what was sent.
-	if c := m.current; in.Sent && m.waiting.IsZero() && c != nil && !c.heard.Equal(m.now) {
+	if c := m.current; in.Sent && m.waiting.IsZero() && c != nil && !c.received.Equal(m.now) {
 		m.waiting = m.now
 		if m.now.Sub(m.polled) <= poll {
 			m.waiting = m.polled
@@ -149,7 +149,7 @@ func (Measure) into(m *Machine) {
 		return
 	}
 	if m.asleep {
-		m.use() // starts the search for a path, which measures it
+		m.wakeUp() // starts the search for a path, which measures it
 		return
 	}
 	if most := m.now.Add(-activeFor); m.traffic.Before(most) {

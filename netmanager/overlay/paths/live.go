@@ -1,18 +1,16 @@
 package paths
 
-import (
-	"time"
-)
+import "time"
 
 const (
 	// A path is measured until activeFor after the last traffic, and dropped after linger.
 	activeFor = 30 * time.Second
 	linger    = 5 * time.Minute
 
-	// firstDoubt is how long data may be unanswered before the path is probed. With three probes after
-	// it, each with minPatience, a dead peer is detected within one second.
-	firstDoubt = 50 * time.Millisecond
-	maxDoubt   = 5 * time.Second // between probes to a silent peer
+	// firstCheck is how long data may be unanswered before the path is probed. With three probes after
+	// it, each with minTimeout, a dead peer is detected within one second.
+	firstCheck = 50 * time.Millisecond
+	maxCheck   = 5 * time.Second // between probes to a silent peer
 
 	// minKeepAlive is the keep-alive interval that suits any NAT (mappings commonly expire after 30 s or
 	// more). maxKeepAlive is the longest interval.
@@ -23,53 +21,53 @@ const (
 	compareEvery = 30 * time.Second // of the others
 )
 
-// use records traffic with the peer.
-func (m *Machine) use() {
+// wakeUp records traffic with the peer.
+func (m *Machine) wakeUp() {
 	m.traffic = m.now
 	if !m.asleep {
 		return
 	}
 	m.asleep = false
-	m.again()
+	m.restartPunching()
 	if m.current != nil {
 		m.measureSoon(m.current)
 	}
 }
 
-func (m *Machine) used() bool { return !m.asleep && m.now.Sub(m.traffic) < activeFor }
+func (m *Machine) inUse() bool { return !m.asleep && m.now.Sub(m.traffic) < activeFor }
 
-// doubt returns when to probe the current path because data is unanswered; zero: never.
-func (m *Machine) doubt() time.Time {
+// checkDue returns when to probe the current path because data is unanswered; zero: never.
+func (m *Machine) checkDue() time.Time {
 	x := m.current
-	if x == nil || m.asleep || m.waiting.IsZero() && !x.suspect() || x.dead() && !m.used() {
+	if x == nil || m.asleep || m.waiting.IsZero() && !x.suspect() || x.dead() && !m.inUse() {
 		return time.Time{}
 	}
-	if x.suspect() || x.asked.After(m.waiting) {
+	if x.suspect() || x.probed.After(m.waiting) {
 		slower := 0
 		if x.dead() {
-			slower = min((x.missed-tooMissed)/missedAlone+1, 5)
+			slower = min((x.missed-maxMissed)/missedAlone+1, 5)
 		}
-		return x.asked.Add(min(x.patience()<<slower, max(maxDoubt, x.patience())))
+		return x.probed.Add(min(x.timeout()<<slower, max(maxCheck, x.timeout())))
 	}
-	return m.waiting.Add(max(firstDoubt, x.rtt+x.rtt/4))
+	return m.waiting.Add(max(firstCheck, x.rtt+x.rtt/4))
 }
 
-// watch probes the current path while data is unanswered.
-func (m *Machine) watch() {
+// checkCurrent probes the current path while data is unanswered.
+func (m *Machine) checkCurrent() {
 	x := m.current
 	if x != nil && x.proven && x.dead() && !x.path.Relay() {
 		x.proven = false
-		if m.used() { // otherwise the next use searches again
-			m.again()
+		if m.inUse() { // otherwise the next use searches again
+			m.restartPunching()
 		}
 	}
-	due := m.doubt()
+	due := m.checkDue()
 	if due.IsZero() || due.After(m.now) {
 		return
 	}
 	m.probe(x, 0)
 	// Probe the relay too: a fallback to it must know whether it works.
-	if r := m.relay; r != nil && r != x && m.now.Sub(r.asked) >= minPatience {
+	if r := m.relay; r != nil && r != x && m.now.Sub(r.probed) >= minTimeout {
 		m.probe(r, 0)
 	}
 }
@@ -105,7 +103,7 @@ func (m *Machine) choose() (changed bool) {
 			m.waiting = m.now
 		}
 	}
-	if m.current != nil && m.current.dead() && m.used() {
+	if m.current != nil && m.current.dead() && m.inUse() {
 		m.silent = true
 	}
 	return changed
@@ -114,7 +112,6 @@ func (m *Machine) choose() (changed bool) {
 // usable reports whether traffic may take the path.
 func (x *pathState) usable() bool { return x.path.Relay() || x.proven && !x.dead() }
 
-// beats reports whether traffic should move from y to x.
 func (x *pathState) beats(y *pathState) bool {
 	switch {
 	case x == y:
@@ -128,12 +125,12 @@ func (x *pathState) beats(y *pathState) bool {
 	case x.class != y.class:
 		return x.class < y.class
 	}
-	return x.better >= favoured
+	return x.better >= minBetter
 }
 
-// favoured is for how many consecutive measurements a path must be faster than the current one, so that
+// minBetter is for how many consecutive measurements a path must be faster than the current one, so that
 // traffic does not alternate.
-const favoured = 3
+const minBetter = 3
 
 func (m *Machine) compare(x *pathState) {
 	if c := m.current; c == nil || x == c || x.class != c.class || c.rtt == 0 {
@@ -145,9 +142,9 @@ func (m *Machine) compare(x *pathState) {
 	}
 }
 
-// rest drops direct paths after linger without traffic. Their NAT mappings have probably expired, and the
+// sleepIfIdle drops direct paths after linger without traffic. Their NAT mappings have probably expired, and the
 // next packet reaches the peer at once through the relay.
-func (m *Machine) rest() {
+func (m *Machine) sleepIfIdle() {
 	if m.asleep || m.now.Before(m.traffic.Add(linger)) {
 		return
 	}
@@ -173,33 +170,30 @@ func (m *Machine) measureSoon(x *pathState) {
 	}
 }
 
-// keep measures paths in use, and sends keep-alives for NAT mappings.
-func (m *Machine) keep() {
+// sendMeasurements measures paths in use, and sends keep-alives for NAT mappings.
+func (m *Machine) sendMeasurements() {
 	if m.asleep {
 		return
 	}
 	for _, x := range m.all() {
-		due := m.keepDue(x)
+		due := m.measurementDue(x)
 		if due.IsZero() || due.After(m.now) {
 			continue
 		}
-		if m.used() {
-			every := compareEvery
-			size := 0
-			if x == m.current {
-				every, size = measureEvery, x.mtu.safe()
-				if x.mtu.unknown() {
-					size = 0
-				}
+		size, every := 0, compareEvery
+		if x == m.current {
+			every = measureEvery
+			if m.inUse() && !x.mtu.unknown() {
+				size = x.mtu.safe()
 			}
-			x.measure = m.now.Add(m.jitter(every))
-			m.probe(x, size)
-			continue
 		}
-		m.probe(x, 0)
+		if m.inUse() {
+			x.measure = m.now.Add(m.jitter(every))
+		}
+		m.probe(x, size)
 	}
-	if x := m.current; x != nil && m.used() && (x.proven || x.path.Relay()) {
-		if size := x.mtu.try(m.now, m.cfg.MaxMTU, x.patience()); size > 0 {
+	if x := m.current; x != nil && m.inUse() && (x.proven || x.path.Relay()) {
+		if size := x.mtu.try(m.now, m.cfg.MaxMTU, x.timeout()); size > 0 {
 			m.probe(x, size)
 		}
 	}
@@ -207,42 +201,42 @@ func (m *Machine) keep() {
 
 // last returns when a packet was last sent or received on the path.
 func (x *pathState) last() time.Time {
-	if x.heard.After(x.sent) {
-		return x.heard
+	if x.received.After(x.sent) {
+		return x.received
 	}
 	return x.sent
 }
 
-// keepDue returns when to measure a path or keep it alive; zero: never.
-func (m *Machine) keepDue(x *pathState) time.Time {
+// measurementDue returns when to measure a path or keep it alive; zero: never.
+func (m *Machine) measurementDue(x *pathState) time.Time {
 	switch {
-	case m.used() && (x.proven || x.path.Relay() && (x == m.current || x.rtt > 0)):
+	case m.inUse() && (x.proven || x.path.Relay() && (x == m.current || x.rtt > 0)):
 		return x.measure
-	case m.used() || x != m.current || x.path.Relay() || x.suspect():
+	case m.inUse() || x != m.current || x.path.Relay() || x.suspect():
 		return time.Time{}
 	}
-	return x.last().Add(min(life(m.self.NAT, m.self.Life), life(m.theirs.NAT, m.theirs.Life)))
+	return x.last().Add(min(keepAliveInterval(m.self.NAT, m.self.Lifetime), keepAliveInterval(m.theirs.NAT, m.theirs.Lifetime)))
 }
 
-// life returns the keep-alive interval for a NAT. known is its mapping lifetime; 0: not known.
-func life(n NAT, known time.Duration) time.Duration {
+// keepAliveInterval returns the keep-alive interval for a NAT. known is its mapping lifetime; 0: not known.
+func keepAliveInterval(n NAT, known time.Duration) time.Duration {
 	if n == Open {
 		return maxKeepAlive
 	}
 	return min(max(minKeepAlive, known), maxKeepAlive)
 }
 
-func (m *Machine) keepWake(w *soonest) {
+func (m *Machine) measurementWake(w *soonest) {
 	if m.asleep {
 		return
 	}
-	if m.used() {
+	if m.inUse() {
 		w.add(m.traffic.Add(activeFor)) // measurements end then
 	}
 	for _, x := range m.all() {
-		w.add(m.keepDue(x))
+		w.add(m.measurementDue(x))
 	}
-	if x := m.current; x != nil && m.used() && (x.proven || x.path.Relay()) {
-		w.add(x.mtu.wake())
+	if x := m.current; x != nil && m.inUse() && (x.proven || x.path.Relay()) {
+		w.add(x.mtu.next)
 	}
 }

@@ -24,9 +24,9 @@ func directIn(a, b kind) bool {
 	return true
 }
 
-// TestEveryPairTalks checks each pair of NATs with several losses and seeds: data arrives from the
+// TestEveryPairOfNATsConnects checks each pair of NATs with several losses and seeds: data arrives from the
 // beginning, and directly where possible.
-func TestEveryPairTalks(t *testing.T) {
+func TestEveryPairOfNATsConnects(t *testing.T) {
 	for _, loss := range []float64{0, 0.02, 0.10} {
 		seeds := uint64(8)
 		if testing.Short() {

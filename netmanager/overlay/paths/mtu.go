@@ -32,7 +32,7 @@ func (u *mtu) safe() int { return max(u.proven, minMTU) }
 func (u *mtu) unknown() bool { return u.proven == 0 && !u.done }
 
 // try returns the size to probe now; 0: none.
-func (u *mtu) try(now time.Time, most int, patience time.Duration) int {
+func (u *mtu) try(now time.Time, most int, timeout time.Duration) int {
 	if u.next.After(now) {
 		return 0
 	}
@@ -47,7 +47,7 @@ func (u *mtu) try(now time.Time, most int, patience time.Duration) int {
 		u.tries = 0
 	}
 	u.tries++
-	u.next = now.Add(patience)
+	u.next = now.Add(timeout)
 	return u.trying
 }
 
@@ -101,6 +101,3 @@ func (u *mtu) failed(size int, now time.Time) {
 		u.tooBig, u.trying, u.next = size, 0, now
 	}
 }
-
-// wake returns when try has to be called again.
-func (u *mtu) wake() time.Time { return u.next }

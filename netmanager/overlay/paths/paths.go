@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"golang.org/x/time/rate"
 )
 
@@ -69,7 +70,7 @@ type Send struct {
 // Output is what the owner has to do after a step.
 type Output struct {
 	Send []Send
-	// Changed means that Report changed in a field that the owner uses: the path, its MTU, Plain, Proven,
+	// Changed means that Report changed in a field that the owner uses: the path, its MTU, NoNAT, Proven,
 	// Silent or Idle.
 	Changed bool
 	Wake    time.Time // zero: only an input can change anything
@@ -156,17 +157,16 @@ func (m *Machine) act() {
 		return
 	}
 	m.expire()
-	m.watch()
+	m.checkCurrent()
 	if m.choose() {
-		m.watch() // the new current path may have to be checked too
+		m.checkCurrent() // the new current path may have to be checked too
 	}
-	m.rest()
-	m.punching()
+	m.sleepIfIdle()
+	m.sendPunches()
 	m.offer()
-	m.keep()
+	m.sendMeasurements()
 }
 
-// wake returns the earliest time at which act has something to do; zero: never.
 func (m *Machine) wake() time.Time {
 	if !m.session {
 		return time.Time{}
@@ -175,17 +175,17 @@ func (m *Machine) wake() time.Time {
 	for _, x := range m.all() {
 		for _, p := range x.pending {
 			if !p.missed {
-				w.add(p.at.Add(x.patience()))
+				w.add(p.at.Add(x.timeout()))
 			}
 		}
 	}
-	w.add(m.doubt())
+	w.add(m.checkDue())
 	if !m.asleep {
 		w.add(m.traffic.Add(linger))
 	}
 	m.offerWake(&w)
 	m.punchWake(&w)
-	m.keepWake(&w)
+	m.measurementWake(&w)
 	return w.at
 }
 
@@ -219,11 +219,7 @@ func (m *Machine) jitter(d time.Duration) time.Duration {
 // soonest keeps the earliest of the times that were added.
 type soonest struct{ at time.Time }
 
-func (s *soonest) add(t time.Time) {
-	if !t.IsZero() && (s.at.IsZero() || t.Before(s.at)) {
-		s.at = t
-	}
-}
+func (s *soonest) add(t time.Time) { s.at = step.Earliest(s.at, t) }
 
 // nextToken returns a time at which a limiter has a token.
 func nextToken(l *rate.Limiter, now time.Time) time.Time {

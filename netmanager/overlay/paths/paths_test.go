@@ -118,7 +118,7 @@ func TestRebindingHeals(t *testing.T) {
 	}
 }
 
-func TestPeerThatBeginsAnewIsToldAgain(t *testing.T) {
+func TestARestartedPeerGetsTheCandidatesAgain(t *testing.T) {
 	w, x, y := pair(t, 5, portRestricted, portRestricted)
 	w.settle(x, y)
 	y.restart(99)
@@ -133,7 +133,7 @@ func TestPeerThatBeginsAnewIsToldAgain(t *testing.T) {
 }
 
 // Ends restart in any order and messages are lost. In the end each has the other's present candidates.
-func TestEachKnowsTheOthersLastLife(t *testing.T) {
+func TestPeersAgreeOnCandidatesAfterRestarts(t *testing.T) {
 	for seed := range uint64(300) {
 		w, x, y := pair(t, seed, none, none)
 		w.talk(x, 50*time.Millisecond)
@@ -147,13 +147,13 @@ func TestEachKnowsTheOthersLastLife(t *testing.T) {
 				h.dead = true
 				w.run(random(time.Minute))
 			}
-			w.reborn(h, random(200*time.Millisecond), random(100*time.Millisecond))
+			w.restarted(h, random(200*time.Millisecond), random(100*time.Millisecond))
 		}
 		w.run(100*time.Millisecond + random(300*time.Millisecond)) // until there is a session
 		w.loss = 0
 		w.run(30 * time.Second)
 		for _, h := range w.hosts {
-			if their := h.m.theirs; their.Boot != h.peer.m.ours.boot || !slices.Equal(their.List, h.peer.m.ownCandidates()) || !h.m.Report().Plain {
+			if their := h.m.theirs; their.Boot != h.peer.m.ours.boot || !slices.Equal(their.List, h.peer.m.ownCandidates()) || !h.m.Report().NoNAT {
 				t.Errorf("seed %d: %s knows %+v of a peer at %v: %+v", seed, h.name, their, h.peer.addr, h.m.Report())
 			}
 		}
@@ -247,7 +247,7 @@ func TestRoundTripAndLossAreMeasured(t *testing.T) {
 	}
 }
 
-func TestPlainMeansNoNAT(t *testing.T) {
+func TestAbsenceOfNATIsDetected(t *testing.T) {
 	for a := range kinds {
 		for b := range kinds {
 			w, x, y := pair(t, 4, a, b)
@@ -255,15 +255,15 @@ func TestPlainMeansNoNAT(t *testing.T) {
 			w.talk(y, 50*time.Millisecond)
 			w.run(5 * time.Second)
 			want := a == none && b == none
-			if x.m.Report().Plain != want || y.m.Report().Plain != want {
-				t.Errorf("%v to %v: %v %v", a, b, x.m.Report().Plain, y.m.Report().Plain)
+			if x.m.Report().NoNAT != want || y.m.Report().NoNAT != want {
+				t.Errorf("%v to %v: %v %v", a, b, x.m.Report().NoNAT, y.m.Report().NoNAT)
 			}
 		}
 	}
 }
 
 // After a restart both ends learn again that there is no NAT, although nobody searches for another path.
-func TestPlainAfterARestart(t *testing.T) {
+func TestAbsenceOfNATIsDetectedAfterARestart(t *testing.T) {
 	w, x, y := pair(t, 4, none, none)
 	w.talk(x, 50*time.Millisecond)
 	w.talk(y, 50*time.Millisecond)
@@ -274,12 +274,12 @@ func TestPlainAfterARestart(t *testing.T) {
 	w.step(y, Established{From: Path{Addr: x.addr}})
 	w.step(x, Established{From: Path{Addr: y.addr}})
 	w.run(5 * time.Second)
-	if !x.m.Report().Plain || !y.m.Report().Plain {
+	if !x.m.Report().NoNAT || !y.m.Report().NoNAT {
 		t.Errorf("%+v\n%+v", x.m.Report(), y.m.Report())
 	}
 }
 
-func TestReasonsAreForPeople(t *testing.T) {
+func TestReasonsAreReadable(t *testing.T) {
 	w, x, _ := pair(t, 1, symmetric, symmetric)
 	w.talk(x, 50*time.Millisecond)
 	w.run(60 * time.Second)
@@ -295,7 +295,7 @@ func TestReasonsAreForPeople(t *testing.T) {
 }
 
 // lone returns a machine with a session and a relay. The test plays the peer.
-func lone(cfg Config) *Machine {
+func machineWithoutPeer(cfg Config) *Machine {
 	m := New(cfg)
 	now := time.Unix(1e9, 0)
 	m.Step(now, Self{
@@ -309,7 +309,7 @@ func lone(cfg Config) *Machine {
 }
 
 func TestDangerousCandidatesAreRefused(t *testing.T) {
-	m := lone(Config{Refuse: netip.MustParsePrefix("10.16.0.0/13").Contains})
+	m := machineWithoutPeer(Config{Refuse: netip.MustParsePrefix("10.16.0.0/13").Contains})
 	var list []Candidate
 	for _, a := range []string{
 		"127.0.0.1:1", "224.0.0.1:5", "0.0.0.0:9", "255.255.255.255:9", "10.17.0.1:9", "192.168.1.2:99", "192.168.1.255:9",
@@ -335,7 +335,7 @@ func TestDangerousCandidatesAreRefused(t *testing.T) {
 
 // A peer that names many addresses, and sends from many, makes this node send only little to others.
 func TestHostilePeerCannotFloodOthers(t *testing.T) {
-	m := lone(Config{})
+	m := machineWithoutPeer(Config{})
 	now := time.Unix(1e9, 0)
 	bytesOut, probes := 0, 0
 	var wake time.Time
@@ -376,7 +376,7 @@ func TestHostilePeerCannotFloodOthers(t *testing.T) {
 
 // A peer that proves many addresses of its own makes the machine keep only a few.
 func TestProvenAddressesAreBounded(t *testing.T) {
-	m := lone(Config{})
+	m := machineWithoutPeer(Config{})
 	now := time.Unix(1e9, 0)
 	var answer func(Output)
 	answer = func(out Output) {
@@ -406,7 +406,7 @@ func TestProvenAddressesAreBounded(t *testing.T) {
 
 // A peer that cannot receive a probe cannot prove its path.
 func TestGuessedReplyProvesNothing(t *testing.T) {
-	m := lone(Config{})
+	m := machineWithoutPeer(Config{})
 	now := time.Unix(1e9, 0)
 	victim := netip.MustParseAddrPort("198.51.100.9:7000")
 	out := m.Step(now, Received{Path{}, Candidates{Boot: 1, Rev: 1, Punch: true, List: []Candidate{{Mapped, victim}}}.Append(nil)})
@@ -434,7 +434,7 @@ func TestGuessedReplyProvesNothing(t *testing.T) {
 
 func TestPrivateAddressesStayHidden(t *testing.T) {
 	for _, hide := range []bool{false, true} {
-		m := lone(Config{Hide: hide})
+		m := machineWithoutPeer(Config{Hide: hide})
 		var said []netip.AddrPort
 		for _, c := range m.ownCandidates() {
 			said = append(said, c.Addr)
@@ -446,7 +446,7 @@ func TestPrivateAddressesStayHidden(t *testing.T) {
 }
 
 func TestSameLinkComesFirst(t *testing.T) {
-	m := lone(Config{})
+	m := machineWithoutPeer(Config{})
 	now := time.Unix(1e9, 0)
 	near, far := netip.MustParseAddrPort("192.168.1.9:7000"), netip.MustParseAddrPort("198.51.100.9:7000")
 	sent := map[netip.AddrPort]uint64{}
@@ -476,7 +476,7 @@ func TestSameLinkComesFirst(t *testing.T) {
 func first[T any](v T, _ error) T { return v }
 
 // Inputs come in any order. Nothing panics or loops, and what the machine sends is bounded.
-func TestAnythingMayHappen(t *testing.T) {
+func TestRandomInputsAreHarmless(t *testing.T) {
 	seeds := uint64(60)
 	if testing.Short() {
 		seeds = 20
@@ -492,7 +492,7 @@ func TestAnythingMayHappen(t *testing.T) {
 			h := w.hosts[rng.IntN(2)]
 			switch rng.IntN(10) {
 			case 0:
-				if h.sending = true; h.talks {
+				if h.sending = true; h.active {
 					break
 				}
 				w.talk(h, time.Duration(20+rng.IntN(400))*time.Millisecond)
@@ -563,7 +563,7 @@ func FuzzParse(f *testing.F) {
 		if len(msg.Append(nil)) > len(b) {
 			t.Errorf("%d bytes became %d", len(b), len(msg.Append(nil)))
 		}
-		lone(Config{}).Step(time.Unix(1e9, 0), Received{Path{}, b})
+		machineWithoutPeer(Config{}).Step(time.Unix(1e9, 0), Received{Path{}, b})
 	})
 }
 
@@ -574,7 +574,7 @@ func TestReplyIsNoLongerThanProbe(t *testing.T) {
 }
 
 // A Reply carries the coordinate in single precision. Invalid bytes are no coordinate.
-func TestRepliesSayWhereAMachineIs(t *testing.T) {
+func TestRepliesCarryTheCoordinate(t *testing.T) {
 	c := api.Coordinate{Vec: []float64{0.125, -0.25, 0, 0, 0, 0, 0, 1}, Error: 0.5, Height: 0.0625}
 	b := Reply{Token: 1, Coord: &c}.Append(nil)
 	if m, err := Parse(b); err != nil || !reflect.DeepEqual(m.(Reply).Coord, &c) {
@@ -591,7 +591,7 @@ func TestRepliesSayWhereAMachineIs(t *testing.T) {
 }
 
 // A peer that is measured now and then, without traffic, keeps its path, at the cost of the measurements.
-func TestMeasuringKeepsTheWay(t *testing.T) {
+func TestMeasuringKeepsThePath(t *testing.T) {
 	w, x, y := pair(t, 1, none, portRestricted)
 	w.settle(x, y)
 	x.sending, y.sending = false, false

@@ -14,31 +14,31 @@ type pending struct {
 }
 
 const (
-	// minPatience is the least timeout of a probe. Three timeouts fit into one second, within which a
+	// minTimeout is the least timeout of a probe. Three timeouts fit into one second, within which a
 	// dead peer must be detected.
-	minPatience = 250 * time.Millisecond
-	maxPatience = 3 * time.Second
-	maxPending  = 16
-	tooLate     = 10 * time.Second // after which replies are ignored
+	minTimeout = 250 * time.Millisecond
+	maxTimeout = 3 * time.Second
+	maxPending = 16
+	replyMax   = 10 * time.Second // after which replies are ignored
 )
 
-// patience returns the timeout of a probe.
-func (x *pathState) patience() time.Duration {
-	return min(max(minPatience, x.rtt+x.rtt/4+50*time.Millisecond), maxPatience)
+// timeout returns the timeout of a probe.
+func (x *pathState) timeout() time.Duration {
+	return min(max(minTimeout, x.rtt+x.rtt/4+50*time.Millisecond), maxTimeout)
 }
 
 // suspect reports whether the last probe was missed.
 func (x *pathState) suspect() bool { return x.missed > 0 }
 
 // dead reports whether so many probes were missed that traffic must leave the path.
-func (x *pathState) dead() bool { return x.missed >= tooMissed }
+func (x *pathState) dead() bool { return x.missed >= maxMissed }
 
 // A missed probe has a lower weight if data was received on the path meanwhile: then either the probe or
 // its reply was lost, or the path works in one direction only.
 const (
 	missedAlone = 2
 	missedAmong = 1
-	tooMissed   = 2*missedAlone + missedAmong // three probes, one of which may be from before the path died
+	maxMissed   = 2*missedAlone + missedAmong // three probes, one of which may be from before the path died
 )
 
 func (m *Machine) send(s Send) { m.out.Send = append(m.out.Send, s) }
@@ -52,15 +52,15 @@ func (m *Machine) probe(x *pathState, size int) {
 	x.pending = append(x.pending, p)
 	x.sent = m.now
 	if size == 0 {
-		x.asked = m.now
+		x.probed = m.now
 	}
 	m.send(Send{Path: x.path, Body: Probe{p.token}.Append(nil), Size: size})
 }
 
-// heard records that an authentic packet was received on a path, and adds the path if it is new.
+// received records that an authentic packet was received on a path, and adds the path if it is new.
 // Receiving does not prove that this node's packets arrive; only replies do. Data counts as a reply,
 // because it usually answers data. Other messages do not.
-func (m *Machine) heard(from Path, data bool) {
+func (m *Machine) received(from Path, data bool) {
 	x := m.state(from)
 	if x == nil {
 		if from.Relay() {
@@ -72,19 +72,19 @@ func (m *Machine) heard(from Path, data bool) {
 	}
 	m.silent = false
 	if data {
-		x.heard = m.now
+		x.received = m.now
 		if x == m.current {
 			m.waiting = time.Time{}
 		}
 	}
 	if !x.proven && !x.path.Relay() && m.session {
-		m.check(x)
+		m.probeSender(x)
 	}
 }
 
-// check probes at once a path on which the peer sends, because the NATs let its packets in. The budget
+// probeSender probes at once a path on which the peer sends, because the NATs let its packets in. The budget
 // prevents that a peer directs this node's probes at others.
-func (m *Machine) check(x *pathState) {
+func (m *Machine) probeSender(x *pathState) {
 	if m.now.Sub(x.sent) >= 50*time.Millisecond && m.budget.AllowN(m.now, 1) {
 		m.probe(x, 0)
 	}
@@ -112,11 +112,11 @@ func (m *Machine) answered(from Path, r Reply) {
 			continue
 		}
 		x.pending = append(x.pending[:i:i], x.pending[i+1:]...)
-		x.timed(m.now.Sub(p.at), m.now)
+		x.addRoundTrip(m.now.Sub(p.at), m.now)
 		if !p.missed {
 			x.loss -= x.loss / 8
 		}
-		x.missed, x.heard = 0, m.now
+		x.missed, x.received = 0, m.now
 		if x == m.current {
 			m.waiting = time.Time{}
 		}
@@ -147,7 +147,7 @@ type trip struct {
 // its round trips is used alone. Otherwise it would take minutes to notice that the path became slower.
 const sampleFor = 25 * time.Second
 
-func (x *pathState) timed(d time.Duration, now time.Time) {
+func (x *pathState) addRoundTrip(d time.Duration, now time.Time) {
 	d = max(d, time.Microsecond)
 	if x.rtt == 0 {
 		x.rtt, x.least = d, d
@@ -173,16 +173,15 @@ func (x *pathState) sample(now time.Time) time.Duration {
 	return least
 }
 
-// expire marks the probes whose timeout is over as missed.
 func (m *Machine) expire() {
 	for _, x := range m.all() {
 		keep := x.pending[:0]
 		for _, p := range x.pending {
-			if !p.missed && !m.now.Before(p.at.Add(x.patience())) {
+			if !p.missed && !m.now.Before(p.at.Add(x.timeout())) {
 				p.missed = true
 				m.missed(x, p)
 			}
-			if m.now.Sub(p.at) < tooLate {
+			if m.now.Sub(p.at) < replyMax {
 				keep = append(keep, p)
 			}
 		}
@@ -205,17 +204,15 @@ func (m *Machine) missed(x *pathState, p pending) {
 		return
 	}
 	x.loss += (1 - x.loss) / 8
-	if x.heard.After(p.at.Add(x.patience() / 2)) {
+	if x.received.After(p.at.Add(x.timeout() / 2)) {
 		x.missed += missedAmong
 	} else {
 		x.missed += missedAlone
 	}
 }
 
-// plain reports whether there is no NAT: each side sees the other at an address of one of its interfaces.
-func (m *Machine) plain(x *pathState) bool {
-	if x == nil || x.path.Relay() || !x.proven || !m.ownOf(x.path.Addr) {
-		return false
-	}
-	return slices.Contains(m.self.Own, x.seen)
+// noNAT reports whether there is no NAT: each side sees the other at an address of one of its interfaces.
+func (m *Machine) noNAT(x *pathState) bool {
+	return x != nil && !x.path.Relay() && x.proven && slices.Contains(m.theirs.List, Candidate{Own, x.path.Addr}) &&
+		slices.Contains(m.self.Own, x.seen)
 }

@@ -20,27 +20,27 @@ type punch struct {
 	fails  int       // rounds in a row that proved nothing
 }
 
-// rested reports whether the peer may begin a round by repeating its candidates.
-func (m *Machine) rested() bool {
+// acceptsRound reports whether the peer may begin a round by repeating its candidates.
+func (m *Machine) acceptsRound() bool {
 	return !m.punch.active && m.now.Sub(m.punch.began) > 2*time.Second
 }
 
-// again restarts the search in the next step.
-func (m *Machine) again() {
+// restartPunching begins a round in the next step.
+func (m *Machine) restartPunching() {
 	if m.session && !m.asleep {
 		m.punch = punch{next: m.now}
 	}
 }
 
-// wantsRound reports whether a round begins at punch.next. Rounds after the first only
+// roundPlanned reports whether a round begins at punch.next. Rounds after the first only
 // begin while there is traffic.
-func (m *Machine) wantsRound() bool {
-	return !m.punch.active && !m.punch.next.IsZero() && (m.punch.fails == 0 || m.used())
+func (m *Machine) roundPlanned() bool {
+	return !m.punch.active && !m.punch.next.IsZero() && (m.punch.fails == 0 || m.inUse())
 }
 
-func (m *Machine) begin() {
+func (m *Machine) beginRound() {
 	m.punch.next = time.Time{}
-	if !m.mayPunch() {
+	if m.self.NAT == Blocked || m.theirs.NAT == Blocked {
 		return
 	}
 	m.punch.active, m.punch.began = true, m.now
@@ -54,17 +54,14 @@ func (m *Machine) begin() {
 	}
 }
 
-// mayPunch reports whether UDP is usable on both sides.
-func (m *Machine) mayPunch() bool { return m.self.NAT != Blocked && m.theirs.NAT != Blocked }
-
-func (m *Machine) punching() {
+func (m *Machine) sendPunches() {
 	if m.asleep {
 		return
 	}
 	p := &m.punch
-	if m.wantsRound() && !p.next.After(m.now) {
-		m.ours.again() // the peer begins a round when it receives them
-		m.begin()
+	if m.roundPlanned() && !p.next.After(m.now) {
+		m.ours.renew() // the peer begins a round when it receives them
+		m.beginRound()
 	}
 	if !p.active {
 		return
@@ -91,7 +88,7 @@ func (m *Machine) punching() {
 		}
 	}
 	if !left && !m.roundEnd().After(m.now) {
-		m.finish()
+		m.endRound()
 	}
 }
 
@@ -108,7 +105,7 @@ func (m *Machine) roundEnd() time.Time {
 	return end
 }
 
-func (m *Machine) finish() {
+func (m *Machine) endRound() {
 	p := &m.punch
 	p.active = false
 	if len(m.direct) == 0 {
@@ -128,7 +125,7 @@ func (m *Machine) punchWake(w *soonest) {
 	if m.asleep {
 		return
 	}
-	if m.wantsRound() {
+	if m.roundPlanned() {
 		w.add(m.punch.next)
 	}
 	if !m.punch.active {

@@ -23,7 +23,7 @@ type Report struct {
 	Loss    float64        // of probes, 0 to 1
 	MTU     int            // of packets with the outer IP header, at least 1280
 	Sized   bool           // MTU was measured; otherwise it is minMTU
-	Plain   bool           // there is no NAT: each side sees the other at an address of its own
+	NoNAT   bool           // there is no NAT: each side sees the other at an address of its own
 	Seen    netip.AddrPort // this node's address as the peer sees it
 	Idle    bool           // there was no traffic for long, so no better path is searched for
 	Silent  bool           // there is traffic, and the peer has not answered for about a second
@@ -31,7 +31,7 @@ type Report struct {
 }
 
 func (r Report) differs(o Report) bool {
-	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.Plain != o.Plain || r.Silent != o.Silent || r.Proven != o.Proven || r.Idle != o.Idle
+	return r.Path != o.Path || r.None != o.None || r.MTU != o.MTU || r.Sized != o.Sized || r.NoNAT != o.NoNAT || r.Silent != o.Silent || r.Proven != o.Proven || r.Idle != o.Idle
 }
 
 // Report returns the state after the last step.
@@ -42,7 +42,7 @@ func (m *Machine) Report() Report {
 	}
 	r := Report{
 		Path: x.path, Proven: x.proven, RTT: x.rtt, MinRTT: x.least, Loss: x.loss, MTU: x.mtu.safe(), Sized: x.mtu.proven > 0 || x.mtu.tooBig > 0 || x.mtu.done,
-		Plain: m.plain(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(m.now), Coord: m.coord,
+		NoNAT: m.noNAT(x), Seen: x.seen, Idle: m.asleep, Silent: m.silent, Samples: m.samples, Sample: x.sample(m.now), Coord: m.coord,
 	}
 	if x.path.Relay() {
 		r.Reason = m.reason()

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestASlowerWayShowsAtOnceWhileIdle: the least of several recent round trips counts. A round trip of an
+// TestASlowerPathIsNoticedAtOnceWhileIdle: the least of several recent round trips counts. A round trip of an
 // idle peer counts alone.
-func TestASlowerWayShowsAtOnceWhileIdle(t *testing.T) {
+func TestASlowerPathIsNoticedAtOnceWhileIdle(t *testing.T) {
 	var x pathState
 	now := time.Unix(1000, 0)
 	if got := x.sample(now); got != 0 {
@@ -25,7 +25,7 @@ func TestASlowerWayShowsAtOnceWhileIdle(t *testing.T) {
 		{30 * time.Second, 12 * time.Millisecond, 12 * time.Millisecond},
 	} {
 		now = now.Add(step.after)
-		x.timed(step.rtt, now)
+		x.addRoundTrip(step.rtt, now)
 		if got := x.sample(now); got != step.want {
 			t.Errorf("after %s and %s the sample is %s, want %s", step.after, step.rtt, got, step.want)
 		}

@@ -39,13 +39,13 @@ type Reply struct {
 
 // Candidates are the addresses of a machine. A higher Rev replaces a lower one.
 type Candidates struct {
-	Boot  uint32 // of the process: not 0, and different after a restart
-	Rev   uint32
-	NAT   NAT
-	Life  time.Duration // how long the NAT keeps a mapping; whole seconds, 0: not known
-	Punch bool          // probe these now: the sender probes the receiver's
-	Moved bool          // the sender changed networks: no path is proven any more
-	List  []Candidate
+	Boot     uint32 // of the process: not 0, and different after a restart
+	Rev      uint32
+	NAT      NAT
+	Lifetime time.Duration // how long the NAT keeps a mapping; whole seconds, 0: not known
+	Punch    bool          // probe these now: the sender probes the receiver's
+	Moved    bool          // the sender changed networks: no path is proven any more
+	List     []Candidate
 }
 
 // Candidate is an address of a machine.
@@ -120,7 +120,7 @@ func (c Candidates) Append(b []byte) []byte {
 	list := c.List[:min(len(c.List), MaxCandidates)]
 	b = binary.BigEndian.AppendUint32(append(b, typeCandidates), c.Boot)
 	b = binary.BigEndian.AppendUint32(b, c.Rev)
-	b = append(b, byte(c.NAT), flags, byte(len(list)), byte(min(max(c.Life, 0)/time.Second, 255)))
+	b = append(b, byte(c.NAT), flags, byte(len(list)), byte(min(max(c.Lifetime, 0)/time.Second, 255)))
 	for _, x := range list {
 		b = appendAddr(append(b, byte(x.Origin)), x.Addr)
 	}
@@ -164,7 +164,7 @@ func parseCandidates(b []byte) (Message, error) {
 	c := Candidates{
 		Boot: binary.BigEndian.Uint32(b), Rev: binary.BigEndian.Uint32(b[4:]),
 		NAT: NAT(b[8]), Punch: b[9]&flagPunch != 0, Moved: b[9]&flagMoved != 0,
-		Life: time.Duration(b[11]) * time.Second,
+		Lifetime: time.Duration(b[11]) * time.Second,
 	}
 	n := int(b[10])
 	if c.Boot == 0 || n > MaxCandidates || len(b) < head+n*candidateLen || c.NAT > Blocked {

@@ -91,25 +91,25 @@ func (n *nat) enter(now time.Time, src, dst netip.AddrPort) (inner netip.AddrPor
 
 // host is a node: its machine, its NATs (the innermost first) and counters.
 type host struct {
-	name    string
-	kind    kind
-	addr    netip.AddrPort
-	nats    []*nat
-	m       *Machine
-	peer    *host
-	wake    time.Time
-	got     int       // data packets
-	last    time.Time // when the last one arrived
-	gap     time.Duration
-	sending bool // sends data, if talks is set
-	talks   bool
-	sent    bool // data since the last Traffic
-	heard   map[Path]bool
-	probes  map[netip.AddrPort]int // sent to each address
-	sentCtl int
-	dead    bool
-	life    int // number of restarts
-	session int // the life of the peer that can decrypt what this host sends
+	name     string
+	kind     kind
+	addr     netip.AddrPort
+	nats     []*nat
+	m        *Machine
+	peer     *host
+	wake     time.Time
+	got      int       // data packets
+	last     time.Time // when the last one arrived
+	gap      time.Duration
+	sending  bool // sends data, if active is set
+	active   bool
+	sent     bool // data since the last Traffic
+	received map[Path]bool
+	probes   map[netip.AddrPort]int // sent to each address
+	sentCtl  int
+	dead     bool
+	life     int // number of restarts
+	session  int // the life of the peer that can decrypt what this host sends
 }
 
 // world is two hosts, a relay, and the network between.
@@ -164,7 +164,7 @@ func newWorld(t *testing.T, seed uint64, a, b kind) *world {
 }
 
 func (w *world) newHost(i int, k kind, seed uint64) *host {
-	h := &host{name: string(rune('A' + i)), kind: k, heard: map[Path]bool{}, probes: map[netip.AddrPort]int{}}
+	h := &host{name: string(rune('A' + i)), kind: k, received: map[Path]bool{}, probes: map[netip.AddrPort]int{}}
 	public := fmt.Sprintf("203.0.113.%d", 10+i)
 	h.addr = netip.MustParseAddrPort(fmt.Sprintf("192.168.%d.2:7100", i))
 	switch k {
@@ -188,12 +188,12 @@ func (h *host) restart(seed uint64) {
 	h.m = New(cfg)
 }
 
-// reborn restarts the host. After where it gets its address, and after session a session, unless an end
+// restarted restarts the host. After where it gets its address, and after session a session, unless an end
 // restarts meanwhile.
-func (w *world) reborn(h *host, where, session time.Duration) {
+func (w *world) restarted(h *host, where, session time.Duration) {
 	h.life++
 	h.dead, h.sent = false, false
-	clear(h.heard)
+	clear(h.received)
 	h.restart(w.rng.Uint64())
 	w.step(h, Self{})
 	w.step(h, Peer{Relay: true, Endpoints: []netip.AddrPort{h.peer.addr}})
@@ -348,7 +348,7 @@ func (w *world) sameLink() bool { return len(w.hosts[0].nats) == 0 && len(w.host
 
 // talk makes a host send data packets at an interval.
 func (w *world) talk(h *host, every time.Duration) {
-	h.sending, h.talks = true, true
+	h.sending, h.active = true, true
 	w.every(every, func() {
 		if h.sending && !h.dead {
 			w.data(h)
@@ -364,7 +364,7 @@ func (w *world) data(h *host) {
 		if !o.last.IsZero() {
 			o.gap = max(o.gap, w.now.Sub(o.last))
 		}
-		o.got, o.last, o.heard[from] = o.got+1, w.now, true
+		o.got, o.last, o.received[from] = o.got+1, w.now, true
 	})
 	if first {
 		w.report(h)
@@ -373,21 +373,21 @@ func (w *world) data(h *host) {
 
 // report passes the engine's counters to the machine.
 func (w *world) report(h *host) {
-	heard := h.heardInOrder()
-	if h.sent || len(heard) > 0 {
-		in := Traffic{Sent: h.sent, Heard: heard}
+	received := h.receivedInOrder()
+	if h.sent || len(received) > 0 {
+		in := Traffic{Sent: h.sent, Received: received}
 		h.sent = false
-		clear(h.heard)
+		clear(h.received)
 		w.step(h, in)
 	}
 }
 
-func (h *host) heardInOrder() []Path {
+func (h *host) receivedInOrder() []Path {
 	var list []Path
-	if h.heard[Path{}] {
+	if h.received[Path{}] {
 		list = append(list, Path{})
 	}
-	for p := range h.heard {
+	for p := range h.received {
 		if !p.Relay() {
 			list = append(list, p)
 		}

@@ -88,8 +88,8 @@ type Terms struct {
 	Serial uint64 `json:"-"`
 	// Ack is the Serial of the last Terms that the sender received in this session. If it is not the last
 	// Serial of the receiver, the receiver sends its Terms again.
-	Ack  uint64      `json:"-"`
-	Ways plane.Paths `json:"ways,omitzero"`
+	Ack   uint64      `json:"-"`
+	Paths plane.Paths `json:"ways,omitzero"` // on which packets are accepted
 	// From is the receiver's address from which packets must come. At are the sender's addresses to which
 	// they may be sent, MaxTermsAddresses at most. All are IPv4.
 	From netip.Addr   `json:"from,omitzero"`
@@ -99,7 +99,7 @@ type Terms struct {
 
 // Same reports whether t and o accept the same packets.
 func (t Terms) Same(o Terms) bool {
-	return t.Ways == o.Ways && t.From == o.From && t.Port == o.Port && slices.Equal(t.At, o.At)
+	return t.Paths == o.Paths && t.From == o.From && t.Port == o.Port && slices.Equal(t.At, o.At)
 }
 
 // TrafficProbe requests how many bytes from the sender arrived by kernel paths.
@@ -157,10 +157,10 @@ func (t Terms) Append(b []byte) []byte {
 	b = head(b, typeTerms, t.Serial)
 	b = binary.BigEndian.AppendUint64(b, t.Ack)
 	flags := byte(0)
-	if t.Ways.Route {
+	if t.Paths.Route {
 		flags |= flagRoute
 	}
-	if t.Ways.VXLAN {
+	if t.Paths.VXLAN {
 		flags |= flagVXLAN
 	}
 	b = binary.BigEndian.AppendUint16(append(b, flags), t.Port)
@@ -238,7 +238,7 @@ func parseNotice(serial uint64, b []byte) (Message, error) {
 func parseTerms(serial uint64, b []byte) (Message, error) {
 	t := Terms{Serial: serial, Ack: binary.BigEndian.Uint64(b)}
 	b = b[8:]
-	t.Ways = plane.Paths{Route: b[0]&flagRoute != 0, VXLAN: b[0]&flagVXLAN != 0}
+	t.Paths = plane.Paths{Route: b[0]&flagRoute != 0, VXLAN: b[0]&flagVXLAN != 0}
 	t.Port, t.From = binary.BigEndian.Uint16(b[1:]), readAddr(b[3:])
 	n, b := int(b[7]), b[8:]
 	if n > MaxTermsAddresses || len(b) < 4*n {

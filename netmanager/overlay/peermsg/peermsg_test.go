@@ -15,14 +15,14 @@ import (
 var (
 	a, b  = netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("10.0.0.7")
 	entry = peermsg.Entry{Address: netip.MustParseAddr("10.16.1.2"), Of: peermsg.PlacementOf(wire.Key{Instance: "acme/shop.prod.web.eu#1", Epoch: 7}), State: peermsg.Draining}
-	terms = peermsg.Terms{Serial: 1 << 50, Ack: 3, Ways: plane.Paths{Route: true, VXLAN: true}, From: a, At: []netip.Addr{a, b}, Port: 4789}
+	terms = peermsg.Terms{Serial: 1 << 50, Ack: 3, Paths: plane.Paths{Route: true, VXLAN: true}, From: a, At: []netip.Addr{a, b}, Port: 4789}
 	all   = []peermsg.Message{
 		peermsg.Notice{Serial: 1 << 60, Entries: []peermsg.Entry{entry, {Address: entry.Address, State: peermsg.Gone}}},
 		peermsg.Notice{Entries: []peermsg.Entry{}},
 		peermsg.NoticeAck{Serial: 9},
 		terms,
 		peermsg.Terms{},
-		peermsg.Terms{Serial: 1, Ways: plane.Paths{VXLAN: true}, From: b, At: []netip.Addr{b}, Port: 1},
+		peermsg.Terms{Serial: 1, Paths: plane.Paths{VXLAN: true}, From: b, At: []netip.Addr{b}, Port: 1},
 		peermsg.TrafficProbe{Serial: 9},
 		peermsg.Traffic{Serial: 9, Bytes: 1 << 40},
 	}

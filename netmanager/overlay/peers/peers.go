@@ -25,8 +25,8 @@ import (
 
 // The kinds of documents, by the peer's key.
 const (
-	KindPeer = "peer" // the peer's own record
-	KindTalk = "talk" // a session with the peer was in use
+	KindPeer  = "peer" // the peer's own record
+	KindInUse = "talk" // a session with the peer was in use
 )
 
 const (
@@ -60,41 +60,41 @@ func (p Peer) Lossy() bool { return p.Path.Loss >= lossy }
 
 type peer struct {
 	Peer
-	refs    int
-	own     *api.Peer      // the peer's own record; nil: none
-	untold  bool           // the tunnel does not have the current record
-	granted []netip.Prefix // the subnets in the tunnel's record
-	probed  time.Time      // when a measurement was requested because of its kernel path
-	talks   bool           // a session is in use, or was when the last process ended
+	refs        int
+	own         *api.Peer      // the peer's own record; nil: none
+	unsent      bool           // the tunnel does not have the current record
+	sentSubnets []netip.Prefix // the subnets in the tunnel's record
+	probed      time.Time      // when a measurement was requested because of its kernel path
+	inUse       bool           // a session is in use, or was when the last process ended
 }
 
 // Machine keeps all peers.
 type Machine struct {
-	self    api.PeerKey
-	lease   *wire.NetLease
-	peers   map[api.PeerKey]*peer
-	subnets map[netip.Prefix]api.PeerKey // the holder of each subnet
-	lengths map[int]int                  // how many subnets have each prefix length
-	loose   map[api.PeerKey]struct{}     // peers that may have no references
-	held    api.Digest
-	journal step.Journal
+	self         api.PeerKey
+	lease        *wire.NetLease
+	peers        map[api.PeerKey]*peer
+	subnets      map[netip.Prefix]api.PeerKey // the holder of each subnet
+	lengths      map[int]int                  // how many subnets have each prefix length
+	unreferenced map[api.PeerKey]struct{}     // peers that may have no references
+	held         api.Digest
+	journal      step.Journal
 }
 
 // New returns a machine without peers.
 func New() *Machine {
 	return &Machine{
 		peers: map[api.PeerKey]*peer{}, subnets: map[netip.Prefix]api.PeerKey{}, lengths: map[int]int{},
-		loose: map[api.PeerKey]struct{}{},
+		unreferenced: map[api.PeerKey]struct{}{},
 	}
 }
 
 // Restore loads a document of an earlier process, after SetLease. Records are deleted if there is no
-// lease, and talk documents if the peer is unknown.
+// lease, and KindInUse documents if the peer is unknown.
 func (m *Machine) Restore(d store.Doc) error {
 	m.journal.Restored(d)
-	if d.Kind == KindTalk {
+	if d.Kind == KindInUse {
 		if k, ok := m.Named(d.Key); ok {
-			m.peers[k].talks = true
+			m.peers[k].inUse = true
 		} else {
 			m.journal.Delete(d.Kind, d.Key)
 		}
@@ -115,15 +115,15 @@ func (m *Machine) Restore(d store.Doc) error {
 // Start begins a process lifetime: the tunnel gets all peers again. It returns the peers with which a
 // session was in use when the last process ended. The caller starts new sessions, because the peers may
 // still send in the old ones, whose keys are lost.
-func (m *Machine) Start() (talking []api.PeerKey) {
+func (m *Machine) Start() (inUse []api.PeerKey) {
 	for _, k := range m.Keys() {
 		q := m.peers[k]
-		q.untold = true
-		if q.talks {
-			talking = append(talking, k)
+		q.unsent = true
+		if q.inUse {
+			inUse = append(inUse, k)
 		}
 	}
-	return talking
+	return inUse
 }
 
 // Save returns the documents that changed.
@@ -179,15 +179,15 @@ func (m *Machine) References(k api.PeerKey) int {
 	return 0
 }
 
-// Talks reports whether a session with a peer is in use, or was when the last process ended.
-func (m *Machine) Talks(k api.PeerKey) bool { return m.peers[k].talks }
+// InUse reports whether a session with a peer is in use, or was when the last process ended.
+func (m *Machine) InUse(k api.PeerKey) bool { return m.peers[k].inUse }
 
 // Refer adds a reference to a peer and keeps its newest record.
 func (m *Machine) Refer(p api.Peer) (c Changes) {
 	q := m.peers[p.Key]
 	switch {
 	case q == nil:
-		q = &peer{Peer: Peer{Record: p}, untold: true}
+		q = &peer{Peer: Peer{Record: p}, unsent: true}
 		m.peers[p.Key] = q
 		c = m.claim(q)
 		c.Peers, c.Backends = append(c.Peers, p.Key), append(c.Backends, p.Key)
@@ -202,7 +202,7 @@ func (m *Machine) Refer(p api.Peer) (c Changes) {
 func (m *Machine) Release(k api.PeerKey) {
 	if q := m.peers[k]; q != nil {
 		q.refs--
-		m.loose[k] = struct{}{}
+		m.unreferenced[k] = struct{}{}
 	}
 }
 
@@ -237,7 +237,7 @@ func sameText[S ~string](a, b S) S {
 func (m *Machine) renew(q *peer, p api.Peer) (c Changes) {
 	old := q.Record.Subnets
 	m.unclaim(q)
-	q.Record, q.untold = p, true
+	q.Record, q.unsent = p, true
 	c = m.claim(q)
 	c.Addresses = append(c.Addresses, addresses(old)...)
 	c.Peers = append(c.Peers, p.Key)
@@ -248,20 +248,20 @@ func (m *Machine) renew(q *peer, p api.Peer) (c Changes) {
 // Sweep removes the peers without references. The core calls it at the end of a step, so that a reference
 // can move from one record to another.
 func (m *Machine) Sweep() (removed []api.PeerKey, c Changes) {
-	for _, k := range sorted.Peers(m.loose) {
+	for _, k := range sorted.Peers(m.unreferenced) {
 		q := m.peers[k]
 		if q == nil || q.refs > 0 {
 			continue
 		}
 		m.unclaim(q)
 		delete(m.peers, k)
-		m.journal.Delete(KindTalk, k.String())
+		m.journal.Delete(KindInUse, k.String())
 		removed = append(removed, k)
 		c.Peers = append(c.Peers, k)
 		c.Addresses = append(c.Addresses, addresses(q.Record.Subnets)...)
 		c.Backends = append(c.Backends, k)
 	}
-	clear(m.loose)
+	clear(m.unreferenced)
 	return removed, c
 }
 
@@ -336,12 +336,12 @@ func (m *Machine) Subnets(k api.PeerKey) (out []netip.Prefix) {
 func (m *Machine) Tunnel(k api.PeerKey, force bool) (p api.Peer, ok bool) {
 	q := m.peers[k]
 	subnets := m.Subnets(k)
-	if !force && !q.untold && slices.Equal(subnets, q.granted) {
+	if !force && !q.unsent && slices.Equal(subnets, q.sentSubnets) {
 		return p, false
 	}
 	p = q.Record
 	p.Subnets = subnets
-	q.untold, q.granted = false, subnets
+	q.unsent, q.sentSubnets = false, subnets
 	return p, true
 }
 
@@ -407,7 +407,7 @@ func (m *Machine) Report(now time.Time, p kernelpath.Path) (before Peer, c Chang
 	q := m.peers[p.Key]
 	before = q.Peer
 	q.Path, q.Reported = p, now
-	m.keepTalk(q)
+	m.saveInUse(q)
 	if p.MTU != before.Path.MTU {
 		c.Peers = append(c.Peers, p.Key)
 	}
@@ -417,16 +417,16 @@ func (m *Machine) Report(now time.Time, p kernelpath.Path) (before Peer, c Chang
 	return before, c
 }
 
-// keepTalk saves whether a session is in use. PathNone, as at the start of a process, changes nothing.
-func (m *Machine) keepTalk(q *peer) {
-	if q.Path.Kind == api.PathNone || q.talks != q.Path.Idle {
+// saveInUse saves whether a session is in use. PathNone, as at the start of a process, changes nothing.
+func (m *Machine) saveInUse(q *peer) {
+	if q.Path.Kind == api.PathNone || q.inUse != q.Path.Idle {
 		return
 	}
-	q.talks = !q.Path.Idle
-	if key := q.Record.Key.String(); q.talks {
-		m.journal.Put(KindTalk, key, struct{}{})
+	q.inUse = !q.Path.Idle
+	if key := q.Record.Key.String(); q.inUse {
+		m.journal.Put(KindInUse, key, struct{}{})
 	} else {
-		m.journal.Delete(KindTalk, key)
+		m.journal.Delete(KindInUse, key)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestTunnelGetsChangedRecordsOnce(t *testing.T) {
 	}
 }
 
-func TestSessionsInUseOutliveARestart(t *testing.T) {
+func TestSessionsInUseAreOpenedAfterARestart(t *testing.T) {
 	m := machine()
 	m.Set(record(1, 1, "c0", subnet(1)))
 	m.Report(start, kernelpath.Path{Key: key(1), Kind: api.PathDirect})

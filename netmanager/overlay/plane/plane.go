@@ -2,7 +2,7 @@
 // services may call each other, the backends of each semantic address, and the paths to peers. It has
 // plain values; netmanager/dataplane and netmanager/link apply them.
 //
-// All addresses are IPv4. Each stands for its IPv6 twin too (wire.NetRanges).
+// All addresses are IPv4. Each stands for the IPv6 address that contains it too (wire.NetRanges.To6).
 //
 //	change := plane.Change{SetServices: []plane.Service{{Address: vip, Ident: 7, Backends: backends}}}
 package plane

@@ -10,14 +10,13 @@
 package services
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -79,7 +78,7 @@ type identRecord struct {
 type Machine struct {
 	ranges   *wire.NetRanges // nil without a lease
 	services map[api.ServiceID]*service
-	byName   map[string][]api.ServiceID   // by name in lower case
+	names    interest.Names
 	semantic map[netip.Addr]api.ServiceID // semantic addresses; the last record wins
 	owners   map[netip.Addr]api.ServiceID // remote instances' addresses; the last record wins
 	sources  map[netip.Addr]wire.Source
@@ -94,7 +93,7 @@ type Machine struct {
 // New returns a machine without services.
 func New() *Machine {
 	return &Machine{
-		services: map[api.ServiceID]*service{}, byName: map[string][]api.ServiceID{}, semantic: map[netip.Addr]api.ServiceID{},
+		services: map[api.ServiceID]*service{}, names: interest.Names{}, semantic: map[netip.Addr]api.ServiceID{},
 		owners: map[netip.Addr]api.ServiceID{}, sources: map[netip.Addr]wire.Source{}, hosts: map[api.PeerKey]map[api.ServiceID]struct{}{},
 		locals: map[api.ServiceID]struct{}{}, idents: map[api.ServiceID]plane.Ident{},
 	}
@@ -187,7 +186,7 @@ func (m *Machine) Ident(id api.ServiceID) plane.Ident {
 	return 0
 }
 
-// service returns a service, and adds it if it is unknown. It exists until Forget.
+// service returns a service, and adds it if it is unknown. It exists until Remove.
 func (m *Machine) service(id api.ServiceID, c *Changes) *service {
 	s := m.services[id]
 	if s != nil {
@@ -200,14 +199,13 @@ func (m *Machine) service(id api.ServiceID, c *Changes) *service {
 		m.journal.Put(KindIdent, string(id), identRecord{s.ident})
 	}
 	m.services[id] = s
-	fold := strings.ToLower(string(id))
-	m.byName[fold] = append(m.byName[fold], id)
+	m.names.Add(id)
 	c.Services, c.Access = append(c.Services, id), append(c.Access, id)
 	return s
 }
 
-// Forget removes a service without route, sources and local instances. It reports whether it did.
-func (m *Machine) Forget(id api.ServiceID) bool {
+// Remove removes a service without route, sources and local instances. It reports whether it did.
+func (m *Machine) Remove(id api.ServiceID) bool {
 	s := m.services[id]
 	if s == nil || s.route != nil || s.local.Count+len(s.sources) > 0 {
 		return false
@@ -215,10 +213,7 @@ func (m *Machine) Forget(id api.ServiceID) bool {
 	delete(m.services, id)
 	delete(m.idents, id)
 	m.journal.Delete(KindIdent, string(id))
-	fold := strings.ToLower(string(id))
-	if m.byName[fold] = slices.DeleteFunc(m.byName[fold], func(o api.ServiceID) bool { return o == id }); len(m.byName[fold]) == 0 {
-		delete(m.byName, fold)
-	}
+	m.names.Remove(id)
 	return true
 }
 
@@ -404,13 +399,7 @@ func equalButLoad(a, b api.Route) bool {
 			a.Backends[i].Load = b.Backends[i].Load
 		}
 	}
-	return equalJSON(a, b)
-}
-
-func equalJSON(a, b any) bool {
-	x, err := json.Marshal(a)
-	y, err2 := json.Marshal(b)
-	return err == nil && err2 == nil && bytes.Equal(x, y)
+	return step.SameJSON(a, b)
 }
 
 // setRoute sets or, with nil, removes the route of a service.
@@ -455,7 +444,7 @@ func (m *Machine) setRoute(s *service, r *api.Route, c *Changes) {
 		c.Released = append(c.Released, p.Key)
 	}
 	m.readdress(s, c)
-	if old == nil || r == nil || !equalJSON(was.Access, is.Access) {
+	if old == nil || r == nil || !step.SameJSON(was.Access, is.Access) {
 		c.Access = append(c.Access, s.id)
 	}
 	c.Services, c.Backends = append(c.Services, s.id), append(c.Backends, s.id)
@@ -571,16 +560,11 @@ func (m *Machine) UnsetSource(a netip.Addr) (c Changes) {
 	return c
 }
 
-// ByName returns the service with a name, which may differ in case (names.Match).
-func (m *Machine) ByName(name api.ServiceID) (api.ServiceID, bool) {
-	id, ok := names.Match(name, m.byName[strings.ToLower(string(name))])
-	return id, ok && m.services[id] != nil
-}
+// ByName returns the service with a name, which may differ in case (interest.Names).
+func (m *Machine) ByName(name api.ServiceID) (api.ServiceID, bool) { return m.names.Find(name) }
 
-// Spelt lists the services with a name, ignoring case.
-func (m *Machine) Spelt(name api.ServiceID) []api.ServiceID {
-	return slices.Clone(m.byName[strings.ToLower(string(name))])
-}
+// Spelt lists, in order, the services with a name, ignoring case.
+func (m *Machine) Spelt(name api.ServiceID) []api.ServiceID { return m.names.All(name) }
 
 // Semantic returns the service that a semantic address belongs to.
 func (m *Machine) Semantic(a netip.Addr) (id api.ServiceID, ok bool) {

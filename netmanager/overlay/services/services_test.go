@@ -59,7 +59,7 @@ func TestRoutesReplaceOlderOnes(t *testing.T) {
 		t.Errorf("%s belongs to %q", at(2), id)
 	}
 	c = m.UnsetRoute(svc("web"), true)
-	if m.Held() != 0 || !m.Forget(svc("web")) || m.Has(svc("web")) || !slices.Contains(c.Ended, at(2)) {
+	if m.Held() != 0 || !m.Remove(svc("web")) || m.Has(svc("web")) || !slices.Contains(c.Ended, at(2)) {
 		t.Errorf("after its removal: digest %x, known %v, changes %+v", m.Held(), m.Has(svc("web")), c)
 	}
 }

@@ -66,8 +66,8 @@ func (m *Machine) To(id api.ServiceID, addresses []netip.Addr) []Key {
 // At lists the subscriptions to an address.
 func (m *Machine) At(a netip.Addr) []Key { return m.inOrder(m.byAddress[a]) }
 
-// Wanted reports whether there is a subscription to an address.
-func (m *Machine) Wanted(a netip.Addr) bool { return len(m.byAddress[a]) > 0 }
+// Subscribed reports whether there is a subscription to an address.
+func (m *Machine) Subscribed(a netip.Addr) bool { return len(m.byAddress[a]) > 0 }
 
 // Of lists the subscriptions of a service.
 func (m *Machine) Of(id api.ServiceID) []Key {

@@ -59,7 +59,6 @@ func (l *Session) drop(k Key) {
 	l.drops[k] = struct{}{}
 }
 
-// expire handles the first timer that is due.
 func (l *Session) expire(now time.Time, subscribed bool) {
 	t, ok := l.timers.Pop(now)
 	switch {

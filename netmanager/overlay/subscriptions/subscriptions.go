@@ -22,7 +22,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 )
 
-// Kind is the kind of the documents: subscriptions that were answered with records at least once.
+// Kind is the kind of the documents: subscriptions that were answered with records at least once. The
+// value is from an earlier name of subscriptions, and stays because stores contain it.
 const Kind = "want"
 
 // Config bounds the subscriptions of a node.
@@ -201,13 +202,13 @@ func (m *Machine) Refused(yield func(Key) bool) {
 	}
 }
 
-// Room checks that a service may add a subscription. If victim is set, the caller drops it and calls Room
-// again. ok is false if there is no room.
+// MakeRoom checks that a service may add a subscription. If victim is set, the caller drops it and calls
+// MakeRoom again. ok is false if there is no room.
 //
 // A service with too many open subscriptions loses its oldest open one. If there are too many in all, the
 // service with the most loses its oldest open one, else its oldest one. If that service is the subscriber
 // and has no open one, there is no room.
-func (m *Machine) Room(id api.ServiceID) (victim *Key, ok bool) {
+func (m *Machine) MakeRoom(id api.ServiceID) (victim *Key, ok bool) {
 	a := m.by[id]
 	if a == nil {
 		a = &subscriber{}
@@ -254,7 +255,7 @@ func (m *Machine) oldest(among map[Key]struct{}) *Key {
 	return &first.Key
 }
 
-// Add adds a subscription. The caller has called Room. payer is the endpoint whose budget paid.
+// Add adds a subscription. The caller has called MakeRoom. payer is the endpoint whose budget paid.
 func (m *Machine) Add(now time.Time, k Key, payer netip.Addr, o Outcome) []Reply {
 	s := &subscription{Key: k, used: now, payer: payer}
 	m.put(s)
@@ -419,8 +420,8 @@ func (m *Machine) Wait(k Key, local netip.Addr) {
 	}
 }
 
-// Unwait ends the wait of packets for a subscription. refuse returns their refusals.
-func (m *Machine) Unwait(k Key, refuse bool) (out []Reply) {
+// EndWait ends the wait of packets for a subscription. refuse returns their refusals.
+func (m *Machine) EndWait(k Key, refuse bool) (out []Reply) {
 	s := m.all[k]
 	s.waiting = false
 	if refuse {

@@ -33,7 +33,7 @@ func to(n int) subscriptions.Key {
 // add subscribes, after dropping the victims of Room.
 func add(m *subscriptions.Machine, now time.Time, k subscriptions.Key, o subscriptions.Outcome) bool {
 	for {
-		switch victim, ok := m.Room(k.For); {
+		switch victim, ok := m.MakeRoom(k.For); {
 		case !ok:
 			return false
 		case victim != nil:
@@ -45,14 +45,14 @@ func add(m *subscriptions.Machine, now time.Time, k subscriptions.Key, o subscri
 	}
 }
 
-func TestUnansweredSubscriptionsAreRequestedEverMoreSlowly(t *testing.T) {
+func TestUnansweredSubscriptionsAreRequestedWithBackoff(t *testing.T) {
 	m := machine()
 	add(m, start, to(1), subscriptions.Unanswered)
 	m.Message(start, true, false)
 	var requests []time.Duration
 	for now := m.Next(); now.Before(start.Add(2 * time.Minute)); now = m.Next() {
 		if d := m.Expire(now); d.Ask == to(1) {
-			m.AskAgain(now, d.Ask, subscriptions.Unanswered)
+			m.RequestAgain(now, d.Ask, subscriptions.Unanswered)
 			requests = append(requests, now.Sub(start))
 		}
 		m.Message(now, true, false)
@@ -62,7 +62,7 @@ func TestUnansweredSubscriptionsAreRequestedEverMoreSlowly(t *testing.T) {
 	}
 }
 
-func TestThoseWhoWaitAreAnsweredOnce(t *testing.T) {
+func TestEachWaitGetsOneReply(t *testing.T) {
 	for _, test := range []struct {
 		outcome subscriptions.Outcome
 		want    subscriptions.Reply
@@ -120,7 +120,7 @@ func TestTheLargestSubscriberMakesRoom(t *testing.T) {
 	}
 }
 
-func TestIdleSubscriptionsAreDroppedUnlessTheClusterIsAway(t *testing.T) {
+func TestIdleSubscriptionsAreDroppedWhileConnected(t *testing.T) {
 	m := machine()
 	add(m, start, to(1), subscriptions.Answered)
 	end := start.Add(6 * time.Minute)
@@ -179,7 +179,7 @@ func TestOneKeyServesAllSpellings(t *testing.T) {
 	}
 }
 
-func TestBudgetIsRefundedForWhatLeadsSomewhere(t *testing.T) {
+func TestBudgetIsRefundedForAnsweredSubscriptions(t *testing.T) {
 	m := machine()
 	for n := range 2 * subscriptions.Burst {
 		if !m.Spend(start, local) {

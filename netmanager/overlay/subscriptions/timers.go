@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 type timer struct {
@@ -24,19 +25,13 @@ const (
 // Due is a timer that the caller has to handle.
 type Due struct {
 	Poll bool          // poll the plane's counters (Usage)
-	Ask  Key           // call AskAgain
+	Ask  Key           // call RequestAgain
 	Idle Key           // call Idle
 	Left api.ServiceID // drop the subscriptions of this service if it has no instance
 }
 
 // Next returns when Expire has to be called; zero: never.
-func (m *Machine) Next() time.Time {
-	a, b := m.timers.Next(), m.Session.timers.Next()
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
+func (m *Machine) Next() time.Time { return step.Earliest(m.timers.Next(), m.Session.timers.Next()) }
 
 // Expire handles the first timer that is due.
 func (m *Machine) Expire(now time.Time) (d Due) {
@@ -60,9 +55,9 @@ func (m *Machine) Expire(now time.Time) (d Due) {
 	return d
 }
 
-// AskAgain requests a subscription that is still unanswered. It does nothing while the cluster is
+// RequestAgain requests a subscription that is still unanswered. It does nothing while the cluster is
 // disconnected; after SetLink the caller calls Retry.
-func (m *Machine) AskAgain(now time.Time, k Key, o Outcome) {
+func (m *Machine) RequestAgain(now time.Time, k Key, o Outcome) {
 	if s := m.all[k]; s != nil && m.Session.up && (o == Unanswered || s.waiting) {
 		m.ask(now, s)
 	}
@@ -117,9 +112,9 @@ func (m *Machine) resetIdle(now time.Time) {
 // disconnected cluster cannot send again.
 func (m *Machine) kept(o Outcome) bool { return !m.Session.up && o == Answered }
 
-// Left reports whether to drop a subscription of a service whose last instance left the node: it is open
+// DropAfterLeaving reports whether to drop a subscription of a service whose last instance left the node: it is open
 // or idle. The caller keeps the others for a while, since the instance may restart.
-func (m *Machine) Left(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
+func (m *Machine) DropAfterLeaving(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
 	s, open := m.all[k], m.by[id].open
 	if _, ok := open[k]; ok {
 		return true
@@ -137,8 +132,8 @@ func (m *Machine) KeepFor(now time.Time, id api.ServiceID) {
 // Inherit sets the last use of a subscription that replaces another one.
 func (m *Machine) Inherit(k Key, from time.Time) { m.all[k].used = from }
 
-// Kept reports whether the subscriptions of a service without instances are kept for a
+// InQuarantine reports whether the subscriptions of a service without instances are kept for a
 // while.
-func (m *Machine) Kept(id api.ServiceID) bool {
+func (m *Machine) InQuarantine(id api.ServiceID) bool {
 	return m.timers.Has(timer{kind: timerLeft, service: id})
 }

@@ -116,13 +116,13 @@ func (t *Table) SetPeer(k api.PeerKey, p plane.Peer, ok bool) (dropped bool) {
 	return len(t.change.DropPeers) > n
 }
 
-func set[K comparable, V any](told map[K]V, k K, v V, ok bool, equal func(a, b V) bool, sets *[]V, drops *[]K) {
-	switch was, had := told[k]; {
+func set[K comparable, V any](known map[K]V, k K, v V, ok bool, equal func(a, b V) bool, sets *[]V, drops *[]K) {
+	switch was, had := known[k]; {
 	case ok && (!had || !equal(v, was)):
-		told[k] = v
+		known[k] = v
 		*sets = append(*sets, v)
 	case !ok && had:
-		delete(told, k)
+		delete(known, k)
 		*drops = append(*drops, k)
 	}
 }

@@ -17,8 +17,8 @@ func six(next byte, payload []byte) []byte {
 	return append(p, payload...)
 }
 
-// TestFragmentsMakeThePacket cuts packets, and fragments of packets, and puts them together.
-func TestFragmentsMakeThePacket(t *testing.T) {
+// TestFragmentsAddUpToThePacket cuts packets, and fragments of packets, and puts them together.
+func TestFragmentsAddUpToThePacket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		payload := rapid.SliceOfN(rapid.Byte(), 9, LeastIPv6-40).Draw(t, "payload")
 		mtu := rapid.IntRange(56, LeastIPv6).Draw(t, "mtu")
@@ -49,7 +49,7 @@ func TestFragmentsMakeThePacket(t *testing.T) {
 	})
 }
 
-func TestFragmentsCarryAWholeChecksum(t *testing.T) {
+func TestFragmentsHaveACompleteChecksum(t *testing.T) {
 	udp := make([]byte, 1240)
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(udp)))
 	p := six(protoUDP, udp)
@@ -64,7 +64,7 @@ func TestFragmentsCarryAWholeChecksum(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotToBeCutIsNot(t *testing.T) {
+func TestPacketsThatMustNotBeFragmentedAreNot(t *testing.T) {
 	for name, p := range map[string][]byte{
 		"nothing": nil, "IPv4": {0x45, 39: 0}, "short": {0x60, 38: 0}, "hop by hop": six(protoHopByHop, make([]byte, 1000)),
 		"routed": six(protoRouting, make([]byte, 1000)), "half a fragment header": six(protoFragment, make([]byte, 7)),

@@ -121,7 +121,7 @@ func joined(j *Joiner) (out [][]byte) {
 	return out
 }
 
-func TestJoiningWhatWasCutGivesItBack(t *testing.T) {
+func TestJoinReversesSplit(t *testing.T) {
 	j := &Joiner{TCP: true, UDP: true}
 	rapid.Check(t, func(t *rapid.T) {
 		s := supers.Draw(t, "super")
@@ -248,7 +248,7 @@ func TestMixedFlowsKeepTheirOrder(t *testing.T) {
 	})
 }
 
-func TestBrokenChecksumIsNeverMended(t *testing.T) {
+func TestAWrongChecksumIsNeverCorrected(t *testing.T) {
 	s := super{size: 100, payload: make([]byte, 300), flags: 0x10, port: 7}
 	segs := cut(t, s.frame())
 	j := &Joiner{TCP: true}
@@ -265,7 +265,7 @@ func TestBrokenChecksumIsNeverMended(t *testing.T) {
 	}
 }
 
-func TestOddChecksumsAreCompletedBeforeTheyTravel(t *testing.T) {
+func TestUncommonChecksumsAreCompletedBeforeSending(t *testing.T) {
 	// A checksum that the other end could not locate, because it is inside a tunnel.
 	p := append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, 47, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2}, make([]byte, 20)...)
 	p[30] = 9

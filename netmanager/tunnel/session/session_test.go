@@ -22,7 +22,7 @@ func identity(t testing.TB) Identity {
 	return id
 }
 
-func TestBothEndsTalkAfterAHandshake(t *testing.T) {
+func TestPacketsPassAfterAHandshake(t *testing.T) {
 	claim := netip.MustParseAddr("10.16.0.64")
 	for _, c := range []struct{ a, b, want bool }{{true, true, true}, {true, false, false}, {false, true, false}, {false, false, false}} {
 		x, y := identity(t), identity(t)
@@ -53,7 +53,7 @@ func TestBothEndsTalkAfterAHandshake(t *testing.T) {
 	}
 }
 
-func TestNothingForgedOpens(t *testing.T) {
+func TestForgedMessagesAreRefused(t *testing.T) {
 	x, y := identity(t), identity(t)
 	_, msg, _ := Initiate(rand.Reader, x, y.Public(), 7, Hello{Stamp: 1})
 	for i := 8; i < len(msg)-2*macLen; i++ {
@@ -104,7 +104,7 @@ func agreed(t testing.TB) (a, b *Session) {
 	return a, b
 }
 
-func TestKeysAreUsedUp(t *testing.T) {
+func TestKeysHaveAMessageLimit(t *testing.T) {
 	a, b := agreed(t)
 	now := time.Unix(1000, 0)
 	a.Created, b.Created = now, now
@@ -128,7 +128,7 @@ func TestKeysAreUsedUp(t *testing.T) {
 	}
 }
 
-func TestResponseIsTakenOnceAndOnlyUnchanged(t *testing.T) {
+func TestAResponseIsAcceptedOnceAndOnlyUnchanged(t *testing.T) {
 	x, y := identity(t), identity(t)
 	try, msg, _ := Initiate(rand.Reader, x, y.Public(), 7, Hello{})
 	offer, err := ReadInitiation(rand.Reader, y, msg)
@@ -170,7 +170,7 @@ func (w *slowWindow) take(c uint64) bool {
 	return true
 }
 
-func TestWindowTakesEachCounterOnce(t *testing.T) {
+func TestWindowAcceptsEachCounterOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, slow := &Window{}, &slowWindow{seen: map[uint64]bool{}}
 		at := rapid.Uint64Range(0, RejectMessages).Draw(t, "start")

@@ -105,7 +105,7 @@ func (w *world) settled(t *testing.T) {
 func (p pair) v4(port uint16) string { return netip.AddrPortFrom(p.at.RoundRobin, port).String() }
 
 func (p pair) v6(port uint16) string {
-	return netip.AddrPortFrom(ranges.Twin(p.at.RoundRobin), port).String()
+	return netip.AddrPortFrom(ranges.To6(p.at.RoundRobin), port).String()
 }
 
 func TestNetworkGoesOnWithoutOrchestrators(t *testing.T) {
@@ -152,7 +152,7 @@ func (w *world) inTheirRanges(t *testing.T) {
 		if !ranges.Services.Contains(p.at.RoundRobin) || !ranges.Instances.Contains(own) {
 			t.Errorf("%s has the address %s and its instance %s, want both within the configured ranges", p.service, p.at.RoundRobin, own)
 		}
-		for _, at := range []netip.Addr{p.at.RoundRobin, ranges.Twin(p.at.RoundRobin), own, ranges.Twin(own)} {
+		for _, at := range []netip.Addr{p.at.RoundRobin, ranges.To6(p.at.RoundRobin), own, ranges.To6(own)} {
 			if id, err := p.client.Who(netip.AddrPortFrom(at, 80).String(), patience); err != nil || id != p.first.W.Instance {
 				t.Errorf("%s at %s: %q answers, %v", p.service, at, id, err)
 			}

@@ -26,15 +26,15 @@ func (w *world) knownByName(t *testing.T) {
 		want string
 	}{
 		{"web", dns.TypeA, a("web", web.String())},
-		{"web", dns.TypeAAAA, aaaa("web", ranges.Twin(web).String())},
+		{"web", dns.TypeAAAA, aaaa("web", ranges.To6(web).String())},
 		{"web.lab", dns.TypeA, a("web", web.String())},
 		{"any.rr.page", dns.TypeA, a("any.rr.page", page.String())},
-		{"any.rr.page", dns.TypeAAAA, aaaa("any.rr.page", ranges.Twin(page).String())},
+		{"any.rr.page", dns.TypeAAAA, aaaa("any.rr.page", ranges.To6(page).String())},
 		{"any.rr.page" + tail, dns.TypeA, a("any.rr.page", page.String())},
 		{"0.instance.web", dns.TypeA, a("0.instance.web", w.pairs[0].at.Instances[0].String())},
 		{"_http._tcp.page", dns.TypeSRV, "_http._tcp.page" + tail + " SRV 0 1 80 any.rr.page" + tail},
 		{reverse(web.String()), dns.TypePTR, reverse(web.String()) + " PTR any.rr.web" + tail},
-		{reverse(ranges.Twin(page).String()), dns.TypePTR, reverse(ranges.Twin(page).String()) + " PTR any.rr.page" + tail},
+		{reverse(ranges.To6(page).String()), dns.TypePTR, reverse(ranges.To6(page).String()) + " PTR any.rr.page" + tail},
 		{"nothing" + tail, dns.TypeA, ""},
 	} {
 		for _, p := range w.pairs {

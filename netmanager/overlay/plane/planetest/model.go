@@ -1,7 +1,7 @@
 // Package planetest has a plane for tests and simulators. It stores what is applied to it and forwards
 // nothing. netmanager/dataplane/dataplanetest tests real planes.
 //
-//	var p planetest.Twin
+//	var p planetest.Model
 //	p.Sync(core.Plane())
 //	p.Apply(change)
 //	if diff := p.Differs(core.Plane()); diff != "" { … }
@@ -16,8 +16,8 @@ import (
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 )
 
-// Twin is the plane. Call Sync first.
-type Twin struct {
+// Model is a plane in memory. Call Sync first.
+type Model struct {
 	Node      plane.Node
 	Endpoints map[netip.Addr]plane.Endpoint
 	Services  map[netip.Addr]plane.Service
@@ -27,58 +27,58 @@ type Twin struct {
 }
 
 // Sync replaces everything with s.
-func (t *Twin) Sync(s plane.State) {
-	*t = Twin{
+func (m *Model) Sync(s plane.State) {
+	*m = Model{
 		Endpoints: map[netip.Addr]plane.Endpoint{}, Services: map[netip.Addr]plane.Service{}, Sources: map[netip.Addr]plane.Source{},
 		Allowed: map[plane.Pair]bool{}, Peers: map[api.PeerKey]plane.Peer{},
 	}
-	t.Apply(plane.Change{
+	m.Apply(plane.Change{
 		Node: &s.Node, SetEndpoints: s.Endpoints, SetServices: s.Services, SetSources: s.Sources, Allow: s.Allowed, SetPeers: s.Peers,
 	})
 }
 
 // Apply applies a change: drops first, then sets.
-func (t *Twin) Apply(c plane.Change) {
+func (m *Model) Apply(c plane.Change) {
 	if c.Node != nil {
-		t.Node = *c.Node
+		m.Node = *c.Node
 	}
 	for _, k := range c.DropEndpoints {
-		delete(t.Endpoints, k)
+		delete(m.Endpoints, k)
 	}
 	for _, k := range c.DropServices {
-		delete(t.Services, k)
+		delete(m.Services, k)
 	}
 	for _, k := range c.DropSources {
-		delete(t.Sources, k)
+		delete(m.Sources, k)
 	}
 	for _, k := range c.Deny {
-		delete(t.Allowed, k)
+		delete(m.Allowed, k)
 	}
 	for _, k := range c.DropPeers {
-		delete(t.Peers, k)
+		delete(m.Peers, k)
 	}
 	for _, v := range c.SetEndpoints {
-		t.Endpoints[v.Address] = v
+		m.Endpoints[v.Address] = v
 	}
 	for _, v := range c.SetServices {
-		t.Services[v.Address] = v
+		m.Services[v.Address] = v
 	}
 	for _, v := range c.SetSources {
-		t.Sources[v.Address] = v
+		m.Sources[v.Address] = v
 	}
 	for _, v := range c.Allow {
-		t.Allowed[v] = true
+		m.Allowed[v] = true
 	}
 	for _, v := range c.SetPeers {
-		t.Peers[v.Key] = v
+		m.Peers[v.Key] = v
 	}
 }
 
 // Differs describes the differences from s; "" if there are none.
-func (t *Twin) Differs(s plane.State) (out string) {
-	var should Twin
+func (m *Model) Differs(s plane.State) (out string) {
+	var should Model
 	should.Sync(s)
-	a, b := reflect.ValueOf(*t), reflect.ValueOf(should)
+	a, b := reflect.ValueOf(*m), reflect.ValueOf(should)
 	for i := range a.NumField() {
 		if x, y := a.Field(i).Interface(), b.Field(i).Interface(); !reflect.DeepEqual(x, y) {
 			out += fmt.Sprintf("\n%s: %+v\nwant %+v", a.Type().Field(i).Name, x, y)

@@ -37,7 +37,7 @@ var none plane.Paths
 // at lets the tunnel report node n at an address without a NAT.
 func (w *world) at(n byte, addr string) step.Effects {
 	w.t.Helper()
-	return w.step(Path{Key: key(n), Kind: api.PathDirect, Plain: true, Addr: netip.AddrPortFrom(ip(addr), 7000), MTU: 1380})
+	return w.step(Path{Key: key(n), Kind: api.PathDirect, NoNAT: true, Addr: netip.AddrPortFrom(ip(addr), 7000), MTU: 1380})
 }
 
 // agrees lets node n accept our packets by these paths, from and to the addresses that the tunnel
@@ -48,7 +48,7 @@ func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 	w.heard++
 	t := peermsg.Terms{Serial: w.heard, Ack: w.sent[key(n)]}
 	if ways != none {
-		t.Ways, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.Path.Addr.Addr()}, 7001
+		t.Paths, t.From, t.At, t.Port = ways, ip(own), []netip.Addr{q.Path.Addr.Addr()}, 7001
 	}
 	return w.step(Agreed{key(n), t})
 }
@@ -56,10 +56,10 @@ func (w *world) agrees(n byte, ways plane.Paths) step.Effects {
 // way returns the path to node n in the plane, and the paths on which its packets are accepted.
 func (w *world) way(n byte) string {
 	p := w.plane.Peers[key(n)]
-	return wayOf(p)
+	return pathOf(p)
 }
 
-func wayOf(p plane.Peer) string {
+func pathOf(p plane.Peer) string {
 	s := string(p.Path) + " <"
 	if p.Accepts.Route {
 		s += " route"
@@ -73,14 +73,14 @@ func wayOf(p plane.Peer) string {
 	return s
 }
 
-func (w *world) ways(want ...string) {
+func (w *world) checkPaths(want ...string) {
 	w.t.Helper()
 	for i, want := range want {
 		if got := w.way(byte(i + 1)); got != want {
 			w.t.Fatalf("node %d: %s, want %s", i+1, got, want)
 		}
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }
 
 // peered returns a world with routes to nodes 1 to 3. Node 3 is not in an unencrypted network.
@@ -94,30 +94,30 @@ func peered(t *testing.T) *world {
 	return w
 }
 
-func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
+func TestPacketsAreUnencryptedOnlyIfThePeerAcceptsThem(t *testing.T) {
 	w := peered(t)
 	const one, two = "direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12"
-	w.ways(one, two, "direct <")
+	w.checkPaths(one, two, "direct <")
 	w.pass(time.Hour) // they send nothing
-	w.ways(one, two, "direct <")
+	w.checkPaths(one, two, "direct <")
 	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
 	w.agrees(2, plane.Paths{Route: true, VXLAN: true}) // the peer being on our link does not put us on its link
 	w.agrees(3, plane.Paths{Route: true, VXLAN: true}) // the peer's operator cannot declare our network unencrypted
-	w.ways("route < route vxlan from 192.168.1.11", "vxlan < vxlan from 192.168.2.12", "direct <")
+	w.checkPaths("route < route vxlan from 192.168.1.11", "vxlan < vxlan from 192.168.2.12", "direct <")
 	w.agrees(1, plane.Paths{VXLAN: true})
 	w.agrees(2, plane.Paths{Route: true})
-	w.ways("vxlan < route vxlan from 192.168.1.11", two)
+	w.checkPaths("vxlan < route vxlan from 192.168.1.11", two)
 	w.agrees(1, none)
-	w.ways(one)
-	if r := w.c.Peers()[0].Reason; r != "it accepts no unencrypted packets from here" {
+	w.checkPaths(one)
+	if r := w.c.View().Peers()[0].Reason; r != "it accepts no unencrypted packets from here" {
 		t.Error(r)
 	}
-	good := peermsg.Terms{Serial: 99, Ways: plane.Paths{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
+	good := peermsg.Terms{Serial: 99, Paths: plane.Paths{Route: true, VXLAN: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}, Port: 7001}
 	for what, spoil := range map[string]func(*peermsg.Terms){
 		"from another address": func(t *peermsg.Terms) { t.From = ip("192.168.1.99") },
 		"from none":            func(t *peermsg.Terms) { t.From = netip.Addr{} },
 		"at another address":   func(t *peermsg.Terms) { t.At = []netip.Addr{ip("192.168.1.12")} },
-		"by another port":      func(t *peermsg.Terms) { t.Ways, t.Port = plane.Paths{VXLAN: true}, 7002 },
+		"by another port":      func(t *peermsg.Terms) { t.Paths, t.Port = plane.Paths{VXLAN: true}, 7002 },
 	} {
 		bad := good
 		spoil(&bad)
@@ -132,13 +132,13 @@ func TestNobodySendsInTheClearWhatIsNotTaken(t *testing.T) {
 	good.Serial = w.heard
 	w.step(Agreed{key(1), good})
 	old := good
-	old.Serial, old.Ways = good.Serial-1, none
+	old.Serial, old.Paths = good.Serial-1, none
 	w.step(Agreed{key(1), old}) // out of order
 	w.step(Agreed{key(9), good})
-	w.ways("route < route vxlan from 192.168.1.11")
+	w.checkPaths("route < route vxlan from 192.168.1.11")
 }
 
-func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
+func TestTermsFollowThePlaneAndAreRepeatedUntilConfirmed(t *testing.T) {
 	w, client := readyWith(t, Config{Node: plane.Node{VXLAN: 7001}, Idle: 1000 * time.Hour})
 	w.step(Miss{Local: client, Remote: vip(1)})
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 1, 1, 1)}}})
@@ -147,9 +147,9 @@ func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 	for _, e := range eff.Send {
 		switch m := e.Msg.(type) {
 		case plane.Change:
-			seen = append(seen, wayOf(m.SetPeers[0]))
+			seen = append(seen, pathOf(m.SetPeers[0]))
 		case TunnelTerms:
-			seen = append(seen, fmt.Sprintf("%+v %s %v %d", m.Ways, m.From, m.At, m.Port))
+			seen = append(seen, fmt.Sprintf("%+v %s %v %d", m.Paths, m.From, m.At, m.Port))
 		}
 	}
 	if want := []string{"direct < route vxlan from 192.168.1.11", "{Route:true VXLAN:true} 192.168.1.11 [192.168.1.10] 7001"}; !slices.Equal(seen, want) {
@@ -174,17 +174,17 @@ func TestTermsFollowThePlaneAndAreRepeatedUntilHeard(t *testing.T) {
 		t.Errorf("said %d times to who is there again", n)
 	}
 	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), peermsg.Terms{Serial: 5}}))); n != 1 {
-		t.Errorf("who has not heard them is told %d times", n)
+		t.Errorf("who has not heard them is reported %d times", n)
 	}
 	if n := len(orders[TunnelTerms](w.step(Agreed{key(1), peermsg.Terms{Serial: 5, Ack: said.Serial}}))); n != 0 {
-		t.Errorf("who has heard them, and was heard, is told %d times", n)
+		t.Errorf("who has heard them, and was heard, is reported %d times", n)
 	}
 	if n := count(time.Hour); n != 0 {
 		t.Errorf("said %d times to who has confirmed", n)
 	}
 }
 
-func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
+func TestAWithdrawnPathIsAcceptedForAWhile(t *testing.T) {
 	w := peered(t)
 	w.agrees(1, plane.Paths{Route: true})
 	w.agrees(2, plane.Paths{VXLAN: true})
@@ -192,80 +192,80 @@ func TestWaysAreTakenInForAWhileAfterTheyWereWithdrawn(t *testing.T) {
 	l.Unencrypted = []netip.Prefix{cidr("192.168.2.0/24"), cidr(own + "/32")}
 	eff := w.answer(wire.NetDown{Lease: l})
 	// Our packets take the tunnel at once. What the peer sends before it receives the terms is not lost.
-	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
-	if said := orders[TunnelTerms](eff); len(said) != 2 || said[0].Ways != none || said[1].Ways != none {
+	w.checkPaths("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
+	if said := orders[TunnelTerms](eff); len(said) != 2 || said[0].Paths != none || said[1].Paths != none {
 		t.Fatalf("%+v", said)
 	}
 	w.pass(linger - time.Millisecond)
-	w.ways("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
+	w.checkPaths("direct < route vxlan from 192.168.1.11", "direct < vxlan from 192.168.2.12")
 	w.pass(time.Millisecond)
-	w.ways("direct <", "direct <")
+	w.checkPaths("direct <", "direct <")
 }
 
-func TestARestartInterruptsNoKernelPath(t *testing.T) {
+func TestARestartKeepsKernelPaths(t *testing.T) {
 	w := peered(t)
 	w.agrees(1, plane.Paths{Route: true})
 	const both = "route < route vxlan from 192.168.1.11"
 	w.restart()
-	w.ways(both)
+	w.checkPaths(both)
 	w.step(Path{Key: key(1), Kind: api.PathNone}) // the tunnel has no path yet
-	w.ways(both)
+	w.checkPaths(both)
 	w.step(Session{key(1)})
 	w.step(Path{Key: key(1), Kind: api.PathRelay}) // sessions begin there
-	w.ways(both)
+	w.checkPaths(both)
 	w.pass(lapse - time.Millisecond)
 	w.at(1, "192.168.1.11")
 	w.agrees(1, plane.Paths{Route: true})
 	w.pass(time.Hour)
-	w.ways(both)
+	w.checkPaths(both)
 	w.step(Path{Key: key(1), Kind: api.PathRelay, Idle: true}) // nobody uses it, so this is no evidence
 	w.pass(time.Hour)
-	w.ways(both)
+	w.checkPaths(both)
 	w.at(1, "192.168.1.11")
 	w.step(Path{Key: key(1), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.1.11:7000")}) // after the peer's restart everything is proven again
-	w.ways(both)
+	w.checkPaths(both)
 	w.at(1, "192.168.1.11")
 	w.pass(settling)
-	w.ways(both)
+	w.checkPaths(both)
 	w.step(Path{Key: key(1), Kind: api.PathRelay})
 	w.pass(settling)
-	w.ways("direct < route vxlan from 192.168.1.11")
+	w.checkPaths("direct < route vxlan from 192.168.1.11")
 	w.pass(linger)
-	w.ways("direct <")
+	w.checkPaths("direct <")
 }
 
-func TestTermsLapseInASessionInWhichNobodyRepeatsThem(t *testing.T) {
+func TestTermsEndWithoutRepetitionInANewSession(t *testing.T) {
 	w := peered(t)
 	w.agrees(1, plane.Paths{Route: true})
 	eff := w.step(Session{key(1)})
-	if said := orders[TunnelTerms](eff); len(said) == 0 || said[0].Ack != 0 || !said[0].Ways.Route {
+	if said := orders[TunnelTerms](eff); len(said) == 0 || said[0].Ack != 0 || !said[0].Paths.Route {
 		t.Fatalf("%+v", said)
 	}
-	w.ways("route < route vxlan from 192.168.1.11")
+	w.checkPaths("route < route vxlan from 192.168.1.11")
 	w.pass(lapse) // the peer may be an older netmanager now
-	w.ways("direct < route vxlan from 192.168.1.11")
+	w.checkPaths("direct < route vxlan from 192.168.1.11")
 	// Terms of a later process count regardless of the address.
-	w.step(Agreed{key(1), peermsg.Terms{Serial: 1, Ways: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
-	w.ways("route < route vxlan from 192.168.1.11")
+	w.step(Agreed{key(1), peermsg.Terms{Serial: 1, Paths: plane.Paths{Route: true}, From: ip(own), At: []netip.Addr{ip("192.168.1.11")}}})
+	w.checkPaths("route < route vxlan from 192.168.1.11")
 }
 
-func TestWhoMovesAgreesAnew(t *testing.T) {
+func TestANodeThatMovedNegotiatesAgain(t *testing.T) {
 	w := peered(t)
 	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
 	w.at(1, "192.168.1.77")
-	w.ways("direct < route vxlan from 192.168.1.77")
+	w.checkPaths("direct < route vxlan from 192.168.1.77")
 	w.agrees(1, plane.Paths{Route: true, VXLAN: true})
-	w.ways("route < route vxlan from 192.168.1.77")
+	w.checkPaths("route < route vxlan from 192.168.1.77")
 	self := w.c.self
 	self.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("192.168.1.9:7000")}
 	eff := w.step(self)
-	w.ways("direct < route vxlan from 192.168.1.77") // the peer does not expect us at this address
+	w.checkPaths("direct < route vxlan from 192.168.1.77") // the peer does not expect us at this address
 	if said := orders[TunnelTerms](eff); len(said) == 0 || !slices.Equal(said[0].At, []netip.Addr{ip("192.168.1.9")}) {
 		t.Fatalf("%+v", said)
 	}
 	w.answer(wire.NetDown{Records: wire.Records{RemovedRoutes: []api.ServiceID{svc("web")}}})
-	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(peermsg.Terms).Ways != none {
-		t.Fatalf("who is forgotten is not told: %+v", said)
+	if said := orders[TunnelSend](w.last); len(said) != 2 || said[0].Message.(peermsg.Terms).Paths != none {
+		t.Fatalf("who is forgotten is not reported: %+v", said)
 	}
 }
 
@@ -282,7 +282,7 @@ func (w *world) counts(to, from uint64) (probe peermsg.TrafficProbe, ok bool) {
 	return probe, false
 }
 
-func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
+func TestAPathOnWhichNothingArrivesIsAvoided(t *testing.T) {
 	w := peered(t)
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
 	w.agrees(1, plane.Paths{Route: true})
@@ -303,7 +303,7 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 		p, _ := w.counts(100*(n+1), 0)
 		answer(p, arrived)
 	}
-	w.ways(on)
+	w.checkPaths(on)
 	away := shunFirst
 	for try := range 7 {
 		if try > 0 { // the new attempt begins with a TrafficProbe
@@ -312,22 +312,22 @@ func TestAWayByWhichNothingArrivesIsLeft(t *testing.T) {
 		}
 		p, _ = w.counts(20000*uint64(try)+10001, 0)
 		answer(p, arrived)
-		w.ways(on)
+		w.checkPaths(on)
 		p, _ = w.counts(20000*uint64(try)+10002, 5) // packets that come back prove nothing about the other direction
 		answer(p, arrived)
-		w.ways(off)
-		if r := w.c.Peers()[0].Reason; !strings.Contains(r, "nothing gets through by route") {
+		w.checkPaths(off)
+		if r := w.c.View().Peers()[0].Reason; !strings.Contains(r, "nothing gets through by route") {
 			t.Error(r)
 		}
 		w.pass(away - time.Millisecond)
-		w.ways(off)
+		w.checkPaths(off)
 		w.pass(time.Millisecond)
-		w.ways(on)
+		w.checkPaths(on)
 		away = min(2*away, shunMost)
 	}
 }
 
-func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
+func TestAPathOfASilentPeerIsAvoided(t *testing.T) {
 	w := peered(t)
 	const on, off = "route < route vxlan from 192.168.1.11", "direct < route vxlan from 192.168.1.11"
 	w.agrees(1, plane.Paths{Route: true})
@@ -335,17 +335,17 @@ func TestAWayWithoutSignsOfLifeIsLeft(t *testing.T) {
 	for n := range uint64(50) { // the peer's netmanager is down, and flows continue
 		w.counts(2+n, 2+n)
 	}
-	w.ways(on)
+	w.checkPaths(on)
 	w.pass(time.Hour) // nothing is sent
-	w.ways(on)
+	w.checkPaths(on)
 	for n := range uint64(lostUnanswered) {
-		w.ways(on)
+		w.checkPaths(on)
 		w.counts(100+n, 51)
 	}
-	w.ways(off)
+	w.checkPaths(off)
 }
 
-func TestPeersAreToldWhatArrived(t *testing.T) {
+func TestPeersLearnHowManyPacketsArrived(t *testing.T) {
 	w := peered(t)
 	if eff := w.step(Probed{key(3), peermsg.TrafficProbe{Serial: 1}}); len(orders[Count](eff)) != 0 {
 		t.Error("the plane is asked about who is not let in")
@@ -359,7 +359,7 @@ func TestPeersAreToldWhatArrived(t *testing.T) {
 	}
 	w.step(Probed{key(1), peermsg.TrafficProbe{Serial: 8}})
 	if eff := w.step(Counted{}); len(orders[TunnelSend](eff)) != 0 {
-		t.Error("what is not known is told")
+		t.Error("what is not known is reported")
 	}
 }
 
@@ -376,11 +376,11 @@ type bound struct {
 	in Input
 }
 
-// TestTwoEndsAlwaysAgree lets two cores exchange messages over a network that loses, duplicates and
+// TestTwoPeersAlwaysAgree lets two cores exchange messages over a network that loses, duplicates and
 // reorders, with restarts, moves and changes of configuration. A node never sends unencrypted packets on
 // a network that its own operator has not declared unencrypted. When messages arrive again, both send
 // only what the other accepts, and use the best path available.
-func TestTwoEndsAlwaysAgree(t *testing.T) {
+func TestTwoPeersAlwaysAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 9))
 		var ends [2]*end
@@ -413,7 +413,7 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 		}
 		do := func(i int, in Input) { obey(i, ends[i].step(in)) }
 		see := func(i int) { // what the tunnel reports of the other end
-			do(i, Path{Key: key(byte(2 - i)), Kind: api.PathDirect, Plain: true, MTU: 1380, Addr: ends[1-i].self.Endpoints[0]})
+			do(i, Path{Key: key(byte(2 - i)), Kind: api.PathDirect, NoNAT: true, MTU: 1380, Addr: ends[1-i].self.Endpoints[0]})
 		}
 		move := func(i int) {
 			x := rng.IntN(2)
@@ -536,13 +536,13 @@ func TestTwoEndsAlwaysAgree(t *testing.T) {
 				want = api.PathVXLAN
 			}
 			if p.Path != want {
-				t.Fatalf("end %d sends by %s and not by %s; the other takes %s", i, p.Path, want, wayOf(q))
+				t.Fatalf("end %d sends by %s and not by %s; the other takes %s", i, p.Path, want, pathOf(q))
 			}
 			if p.Path == api.PathRoute && !q.Accepts.Route || p.Path == api.PathVXLAN && !q.Accepts.VXLAN || want != api.PathDirect && q.Via != e.self.Endpoints[0].Addr() {
-				t.Fatalf("end %d sends by %s to %s, and the other has %s", i, p.Path, p.Via, wayOf(q))
+				t.Fatalf("end %d sends by %s to %s, and the other has %s", i, p.Path, p.Via, pathOf(q))
 			}
 			if !e.clear && p.Accepts != none {
-				t.Fatalf("end %d takes %s in", i, wayOf(p))
+				t.Fatalf("end %d takes %s in", i, pathOf(p))
 			}
 		}
 	})

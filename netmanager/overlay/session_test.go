@@ -12,8 +12,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestAllWantsAreOneMessage checks the maximum number of subscriptions with the longest names.
-func TestAllWantsAreOneMessage(t *testing.T) {
+// TestAllSubscriptionsFitIntoOneMessage checks the maximum number of subscriptions with the longest names.
+func TestAllSubscriptionsFitIntoOneMessage(t *testing.T) {
 	w := newWorld(t, Config{MaxOpen: 1 << 20})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
@@ -26,7 +26,7 @@ func TestAllWantsAreOneMessage(t *testing.T) {
 		w.c.subscribe(wire.Subscription{Service: tenant.App(name, name).Service(name, fmt.Sprintf("%030d", n)), For: caller}, netip.Addr{})
 	}
 	w.c.subs.Requested(false, true)
-	ups := said(w.step(Tick{}))
+	ups := messages(w.step(Tick{}))
 	if len(ups) != 1 || len(ups[0].Subscribe) != w.c.cfg.MaxSubscriptions {
 		t.Fatalf("%d messages, of %d wants", len(ups), len(ups[0].Subscribe))
 	}
@@ -36,14 +36,14 @@ func TestAllWantsAreOneMessage(t *testing.T) {
 	}
 }
 
-// TestWhatChangesUnheardIsBounded adds and drops subscriptions while the cluster is disconnected.
-func TestWhatChangesUnheardIsBounded(t *testing.T) {
+// TestChangesWhileDisconnectedAreBounded adds and drops subscriptions while the cluster is disconnected.
+func TestChangesWhileDisconnectedAreBounded(t *testing.T) {
 	const most = 40
 	w := newWorld(t, Config{MaxSubscriptions: most, MaxOpen: 10})
 	w.step(Link{true})
 	w.step(Down{wire.NetDown{Rev: 1, Lease: theLease()}})
 	w.step(attachOf("client", 0, 1))
-	a, _ := w.c.Attached(attachOf("client", 0, 1).Key)
+	a, _ := w.c.View().Attached(attachOf("client", 0, 1).Key)
 	w.answer(wire.NetDown{})
 	w.step(Link{false})
 	for n := range byte(200) {
@@ -52,9 +52,9 @@ func TestWhatChangesUnheardIsBounded(t *testing.T) {
 			t.Fatalf("after %d subscriptions %d changes are queued, want %d at most", n, queued, most)
 		}
 	}
-	ups := said(w.step(Link{true}))
+	ups := messages(w.step(Link{true}))
 	if len(ups) != 1 || !ups[0].Whole || len(ups[0].Subscribe) != w.c.subs.Len() || len(ups[0].Unsubscribe) > 0 {
 		t.Errorf("said %+v, with %d wants", ups, w.c.subs.Len())
 	}
-	w.checkBooks()
+	w.checkIndexes()
 }

@@ -22,19 +22,19 @@ func asked(t *testing.T) (w *world, client netip.Addr) {
 }
 
 // looks samples TCP after fifteen seconds, and returns what the cluster receives.
-func (w *world) looks(flows ...Flow) (told []wire.NetPair) {
+func (w *world) sampled(flows ...Flow) (reported []wire.NetPair) {
 	w.t.Helper()
 	hear := func(ups []wire.NetUp) {
 		for _, up := range ups {
-			told = append(told, up.Between...)
+			reported = append(reported, up.Between...)
 			w.answer(wire.NetDown{})
 		}
 	}
 	for range 30 {
 		hear(w.pass(500 * time.Millisecond))
 	}
-	hear(said(w.step(Sampled{flows})))
-	return told
+	hear(messages(w.step(Sampled{flows})))
+	return reported
 }
 
 func flow(local, remote netip.Addr, least time.Duration) Flow {
@@ -45,11 +45,11 @@ func between(node string, least time.Duration) wire.NetPair {
 	return wire.NetPair{Local: svc("client"), Remote: svc("web"), Node: api.NodeID(node), Least: least, Connections: 2}
 }
 
-func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
+func TestRequestedPairsAreReported(t *testing.T) {
 	w, client := asked(t)
 	const ms = time.Millisecond
 	one, two := instanceAt(1, 1), instanceAt(2, 1)
-	if up := said(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
+	if up := messages(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || up[0].Measure != svc("client").Digest() {
 		t.Fatalf("it says that it has %+v", up)
 	}
 	foreign := route("abroad", 1, 3, 3)
@@ -58,8 +58,8 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	other.Service = "acme/blog.prod.web.eu"
 	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{foreign, other}}})
 	w.step(attachOf("server", 0, 1))
-	server, _ := w.c.Attached(attachOf("server", 0, 1).Key)
-	got := w.looks(flow(client, one, 3*ms), flow(client, one, 2*ms), flow(client, two, 9*ms), flow(client, server.Address, ms/50),
+	server, _ := w.c.View().Attached(attachOf("server", 0, 1).Key)
+	got := w.sampled(flow(client, one, 3*ms), flow(client, one, 2*ms), flow(client, two, 9*ms), flow(client, server.Address, ms/50),
 		flow(client, vip(1), 7*ms),           // only the other end knows the instance
 		flow(client, instanceAt(3, 3), 7*ms), // in another cluster
 		flow(client, instanceAt(4, 4), 7*ms), // of another application
@@ -69,21 +69,21 @@ func TestTheClusterIsToldWhatItAsksAbout(t *testing.T) {
 	first.Connections = 4
 	here := between("n0", ms/50)
 	here.Remote = svc("server")
-	abroad := away(key(3), 7*ms)
+	abroad := farPair(key(3), 7*ms)
 	if want := []wire.NetPair{abroad, here, first, between("n2", 9*ms)}; !slices.Equal(got, want) {
-		t.Fatalf("it is told %+v,\nwant %+v", got, want)
+		t.Fatalf("it is reported %+v,\nwant %+v", got, want)
 	}
-	w.checkBooks()
+	w.checkIndexes()
 
 	// Services that are not requested any more are removed.
 	w.answer(wire.NetDown{Measure: []api.Peer{}})
-	if got := w.looks(flow(client, one, 90*ms)); len(got) != 0 {
-		t.Errorf("it is told %+v", got)
+	if got := w.sampled(flow(client, one, 90*ms)); len(got) != 0 {
+		t.Errorf("it is reported %+v", got)
 	}
 }
 
 // away returns a pair whose other end is in another cluster.
-func away(k api.PeerKey, least time.Duration) wire.NetPair {
+func farPair(k api.PeerKey, least time.Duration) wire.NetPair {
 	p := between(k.String(), least)
 	p.Remote, p.Cluster = svc("abroad"), "c9"
 	return p
@@ -91,7 +91,7 @@ func away(k api.PeerKey, least time.Duration) wire.NetPair {
 
 // Nobody reports to which instance a semantic address led in another cluster. It is reported only if
 // there is one possible node.
-func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
+func TestARoundTripThroughASemanticAddressCountsForItsOnlyNode(t *testing.T) {
 	const ms = time.Millisecond
 	one, two := netip.MustParseAddr("10.30.3.10"), netip.MustParseAddr("10.30.3.11") // of the service's instances
 	closest := netip.MustParseAddr("10.30.3.2")
@@ -130,23 +130,23 @@ func TestASemanticAddressThatLeadsToOneNodeAbroadTellsOfIt(t *testing.T) {
 			}
 			var want []wire.NetPair
 			if test.want != 0 {
-				want = append(want, away(key(test.want), 7*ms))
+				want = append(want, farPair(key(test.want), 7*ms))
 			}
-			if got := w.looks(flow(client, test.to, 7*ms)); !slices.Equal(got, want) {
-				t.Errorf("it is told %+v, want %+v", got, want)
+			if got := w.sampled(flow(client, test.to, 7*ms)); !slices.Equal(got, want) {
+				t.Errorf("it is reported %+v, want %+v", got, want)
 			}
-			w.checkBooks()
+			w.checkIndexes()
 		})
 	}
 }
 
-func TestTheClusterIsToldNewsAlone(t *testing.T) {
+func TestOnlyChangedPairsAreReported(t *testing.T) {
 	w, client := asked(t)
 	const ms = time.Millisecond
 	one := instanceAt(1, 1)
 	tells := func(least, want time.Duration) {
 		t.Helper()
-		got := w.looks(flow(client, one, least))
+		got := w.sampled(flow(client, one, least))
 		for i := range got { // waiting reports are older
 			if got[i].Age > 15*time.Second {
 				t.Errorf("%+v", got[i])
@@ -154,7 +154,7 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 			got[i].Age = 0
 		}
 		if len(got) > 1 || len(got) == 1 != (want > 0) || want > 0 && got[0] != between("n1", want) {
-			t.Fatalf("of %s it is told %+v, want %s", least, got, want)
+			t.Fatalf("of %s it is reported %+v, want %s", least, got, want)
 		}
 	}
 	tells(10*ms, 10*ms)
@@ -168,7 +168,7 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 	quiet := 0
 	for range 40 { // ten minutes
 		w.step(Miss{Local: client, Remote: vip(1)}) // it is used
-		if got := w.looks(flow(client, one, 10*ms)); len(got) == 0 {
+		if got := w.sampled(flow(client, one, 10*ms)); len(got) == 0 {
 			quiet++
 		}
 	}
@@ -179,14 +179,14 @@ func TestTheClusterIsToldNewsAlone(t *testing.T) {
 	tells(30*ms, 0)
 	tells(30*ms, 30*ms)
 	for range 2 {
-		if up := said(w.step(Sampled{[]Flow{flow(client, one, 60*ms)}})); len(up) != 0 {
-			t.Errorf("too soon it is told %+v", up)
+		if up := messages(w.step(Sampled{[]Flow{flow(client, one, 60*ms)}})); len(up) != 0 {
+			t.Errorf("too soon it is reported %+v", up)
 		}
 	}
-	if up := said(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
-		t.Errorf("it is told %+v", up)
+	if up := messages(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {
+		t.Errorf("it is reported %+v", up)
 	}
-	if up := said(w.answer(wire.NetDown{RequestWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
-		t.Errorf("asked for all it is told %+v", up)
+	if up := messages(w.answer(wire.NetDown{RequestWhole: true})); len(up) != 1 || len(up[0].Between) != 1 {
+		t.Errorf("asked for all it is reported %+v", up)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // Nobody can decrypt what peers send in a session of an earlier process. Flows stand still until the
 // peers notice.
-func TestANewLifeTalksWithWhomTheLastOneTalked(t *testing.T) {
+func TestARestartOpensSessionsWithFormerPeers(t *testing.T) {
 	w := peered(t)
 	w.step(Path{Key: key(2), Kind: api.PathDirect, Addr: netip.MustParseAddrPort("192.168.2.12:7000"), Idle: true})
 	w.step(Path{Key: key(3), Kind: api.PathNone, Idle: true}) // no session yet

@@ -2,6 +2,9 @@ package dataplane
 
 import (
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -16,4 +19,14 @@ func Connected(r netlink.Route) (p netip.Prefix, ok bool) {
 	a, ok := netip.AddrFromSlice(r.Dst.IP)
 	ones, _ := r.Dst.Mask.Size()
 	return netip.PrefixFrom(a.Unmap(), ones), ok && ones > 0
+}
+
+// ConntrackSetting returns a setting of the kernel's connection tracking, or the parameter otherwise if
+// connection tracking is not loaded or not visible in this namespace.
+func ConntrackSetting(name string, otherwise uint64) uint64 {
+	b, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
+	if n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil && n > 0 {
+		return n
+	}
+	return otherwise
 }
