@@ -29,6 +29,7 @@ type NodeInfo struct {
 	Areas            []string          `json:"areas,omitempty"`         // names of places and its country's code, lower case, sorted
 	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: any port
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
+	Features         []string          `json:"features,omitempty"`      // of SLAs that it supports, such as FeatureFiles, sorted; earlier releases report none
 }
 
 const (
@@ -171,6 +172,9 @@ type Aggregate struct {
 	// Yields are the resources that preemption could free, by urgency, if the cluster allows
 	// it.
 	Yields []Yield `json:"yields,omitempty"`
+	// Features are the features of SLAs that at least one of its nodes supports, sorted. A cluster of
+	// an earlier release reports none.
+	Features []string `json:"features,omitempty"`
 }
 
 // Yield is the resources that an instance could get if all less urgent ones were evicted. It does
@@ -201,9 +205,10 @@ type Slot struct {
 	Runtime    string    `json:"runtime"`
 	Arch       string    `json:"arch"`
 	Privileged bool      `json:"privileged,omitempty"`
-	Network    bool      `json:"network,omitempty"` // with an overlay network
-	Areas      []string  `json:"areas,omitempty"`   // common to all of its nodes
-	Addons     []string  `json:"addons,omitempty"`  // common to all of its nodes
+	Network    bool      `json:"network,omitempty"`  // with an overlay network
+	Areas      []string  `json:"areas,omitempty"`    // common to all of its nodes
+	Addons     []string  `json:"addons,omitempty"`   // common to all of its nodes
+	Features   []string  `json:"features,omitempty"` // common to all of its nodes, see NodeInfo.Features
 	Nodes      int       `json:"nodes"`
 	Free       Resources `json:"free"`    // Σ
 	Largest    Resources `json:"largest"` // per resource the maximum on one node

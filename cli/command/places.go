@@ -62,6 +62,15 @@ func patience(rigidness, share, convergence float64) string {
 	return s
 }
 
+// features formats features of SLAs.
+func features(all []string) string {
+	texts := make([]string, len(all))
+	for i, f := range all {
+		texts[i] = api.FeatureText(f)
+	}
+	return strings.Join(texts, ", ")
+}
+
 // slot formats the capacity of one kind of node of a cluster.
 func slot(s api.Slot) string {
 	out := fmt.Sprintf("%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)
@@ -73,6 +82,9 @@ func slot(s api.Slot) string {
 	}
 	if len(s.Addons) > 0 {
 		out += "; with " + strings.Join(s.Addons, ", ")
+	}
+	if len(s.Features) > 0 {
+		out += "; supports " + features(s.Features)
 	}
 	return out
 }

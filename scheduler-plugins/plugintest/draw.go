@@ -26,6 +26,7 @@ var (
 	arches   = []string{"amd64", "arm64"}
 	ids      = []string{"c0", "c1", "c2", "c3", "c4", "c5"}
 	addons   = []string{"ocr", "maps"}
+	features = []string{"health", "volumes"}
 	areas    = []string{"munich", "de", "fiji"}
 	ports    = []sched.Port{{Protocol: "tcp", Number: 80}, {Protocol: "udp", Number: 53}}
 	kinds    = []string{api.DeviceGPU, api.DeviceTPU, "acme.com/lidar"}
@@ -65,6 +66,7 @@ func Requests() *rapid.Generator[sched.Request] {
 			Nodes:          seldom(some(ids, 3)).Draw(t, "nodes"),
 			Avoid:          seldom(some(ids, 2)).Draw(t, "avoid"),
 			Addons:         seldom(some(addons, 2)).Draw(t, "addons"),
+			Features:       seldom(some(features, 2)).Draw(t, "features"),
 			Ports:          seldom(rapid.SliceOfNDistinct(rapid.SampledFrom(ports), 0, 2, rapid.ID[sched.Port])).Draw(t, "ports"),
 			Labels:         seldom(rapid.SliceOfN(rapid.Custom(selector), 0, 2)).Draw(t, "labels"),
 			Zones:          seldom(rapid.SliceOfN(rapid.Custom(zone), 0, 2)).Draw(t, "zones"),
@@ -145,6 +147,7 @@ func room(t *rapid.T) sched.Room {
 		Full:       oneOf(t, 6, "full"),
 		Areas:      some(append([]string{sched.Untold}, areas...), 3).Draw(t, "areas"),
 		Addons:     some(append([]string{sched.Untold}, addons...), 2).Draw(t, "addons"),
+		Features:   some(features, 2).Draw(t, "features"),
 		Free:       resources(t, "free", -500),
 		Largest:    resources(t, "largest", -500),
 		Devices:    rapid.MapOf(rapid.SampledFrom(append([]string{sched.Untold}, kinds...)), rapid.IntRange(0, 3)).Draw(t, "devices"),

@@ -50,6 +50,11 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 				return false
 			}
 		}
+		for _, f := range req.Features {
+			if !slices.Contains(r.Features, f) {
+				return false
+			}
+		}
 		for _, z := range req.Zones {
 			if z.Area != "" && !has(r.Areas, z.Area) {
 				return false

@@ -19,6 +19,7 @@ const (
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
+	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
 	ConstraintArea           = "area"           // it is not in the named area
@@ -55,6 +56,7 @@ const (
 	virtualizationStage
 	archStage
 	networkStage
+	featuresStage
 	addonsStage
 	labelsStage
 	areaStage
@@ -83,6 +85,7 @@ var constraintsOf = [fit][]string{
 	virtualizationStage: {ConstraintVirtualization},
 	archStage:           {ConstraintArch},
 	networkStage:        {ConstraintNetwork},
+	featuresStage:       {ConstraintFeatures},
 	addonsStage:         {ConstraintAddons},
 	labelsStage:         {ConstraintLabels},
 	areaStage:           {ConstraintArea},
@@ -156,6 +159,8 @@ func (q *query) kindStage(level Level, r *Room) stage {
 		return archStage
 	case q.Network && !r.Network:
 		return networkStage
+	case lacking(q.Features, r.Features) != "":
+		return featuresStage
 	}
 	for _, a := range q.Addons {
 		if !has(r.Addons, a, level) {
@@ -176,6 +181,17 @@ func (q *query) kindStage(level Level, r *Room) stage {
 // has reports whether a list of a room has a name, or is an incomplete list of a cluster.
 func has(list []string, name string, level Level) bool {
 	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Untold)
+}
+
+// lacking returns the first feature that a room does not have, or "". A cluster that reports no
+// features has none: its release may ignore the fields of the SLA.
+func lacking(need, have []string) string {
+	for _, f := range need {
+		if !slices.Contains(have, f) {
+			return f
+		}
+	}
+	return ""
 }
 
 // short returns the index of the first device of which the room has too few, or -1.

@@ -10,20 +10,21 @@ import (
 // properties are of the same kind.
 func kindOf(r *Room) Room {
 	return Room{
-		Runtimes: slices.Clone(r.Runtimes), Areas: slices.Clone(r.Areas), Addons: slices.Clone(r.Addons),
+		Runtimes: slices.Clone(r.Runtimes), Areas: slices.Clone(r.Areas), Addons: slices.Clone(r.Addons), Features: slices.Clone(r.Features),
 		Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Full: r.Full,
 	}
 }
 
 func sameKind(k, r *Room) bool {
 	return k.Arch == r.Arch && k.Privileged == r.Privileged && k.Network == r.Network && k.Full == r.Full &&
-		slices.Equal(k.Runtimes, r.Runtimes) && slices.Equal(k.Areas, r.Areas) && slices.Equal(k.Addons, r.Addons)
+		slices.Equal(k.Runtimes, r.Runtimes) && slices.Equal(k.Areas, r.Areas) && slices.Equal(k.Addons, r.Addons) &&
+		slices.Equal(k.Features, r.Features)
 }
 
 // kindKey returns a key that is equal for rooms of the same kind only.
 func kindKey(r *Room) string {
 	var k strings.Builder
-	for _, list := range [][]string{{r.Arch}, r.Runtimes, r.Areas, r.Addons} {
+	for _, list := range [][]string{{r.Arch}, r.Runtimes, r.Areas, r.Addons, r.Features} {
 		for _, s := range list {
 			k.WriteString(s)
 			k.WriteByte(0)

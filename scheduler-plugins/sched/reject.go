@@ -38,6 +38,11 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		if c.Level == Clusters {
 			r.Have = "none on its nodes"
 		}
+	case featuresStage:
+		r.Constraint, r.Need, r.Have = ConstraintFeatures, api.FeatureText(q.missing(c)), "not supported by the release or the runtime of the node"
+		if c.Level == Clusters {
+			r.Have = "not supported by the release of the cluster or of its nodes"
+		}
 	case addonsStage:
 		r.Constraint, r.Need = ConstraintAddons, strings.Join(q.Addons, " and ")
 		r.Have = q.offered(c, s, func(r *Room) []string { return r.Addons })
@@ -77,6 +82,16 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		q.rejectLack(c, s, &r)
 	}
 	return r
+}
+
+// missing returns the feature that the rooms at featuresStage do not have.
+func (q *query) missing(c *Candidate) (feature string) {
+	for i := range c.Rooms {
+		if r := &c.Rooms[i]; q.roomStage(c, r) == featuresStage {
+			feature = lacking(q.Features, r.Features)
+		}
+	}
+	return feature
 }
 
 func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {

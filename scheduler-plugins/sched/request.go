@@ -22,6 +22,7 @@ type Request struct {
 	Ports          []Port        `json:"ports,omitempty"`    // that must be free; checked for nodes
 	Clusters       []string      `json:"clusters,omitempty"` // only these; empty: any; checked for clusters
 	Nodes          []string      `json:"nodes,omitempty"`    // only these; empty: any; checked for nodes
+	Features       []string      `json:"features,omitempty"` // all of them, see api.NodeInfo.Features
 	Addons         []string      `json:"addons,omitempty"`   // all of them
 	Labels         []Selector    `json:"labels,omitempty"`   // all of them; checked for nodes
 	Zones          []Zone        `json:"zones,omitempty"`    // in all of them
@@ -105,6 +106,7 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 		Network:        m.NeedsNetwork(),
 		Address:        m.TakesAddress(),
 		Ports:          PortsOf(m),
+		Features:       m.Features(),
 		Devices:        m.NeedsDevices(),
 		Urgency:        m.Urgency(),
 		Convergence:    ConvergenceOf(m),

@@ -31,8 +31,9 @@ type Room struct {
 	Full       bool          `json:"full,omitempty"`    // of nodes: the network has no free address
 	Areas      []string      `json:"areas,omitempty"`   // lower case
 	Addons     []string      `json:"addons,omitempty"`
-	Free       api.Resources `json:"free"`    // in a cluster, the sum over the nodes of this kind
-	Largest    api.Resources `json:"largest"` // the maximum that one instance can get of each resource
+	Features   []string      `json:"features,omitempty"` // of SLAs that it supports
+	Free       api.Resources `json:"free"`               // in a cluster, the sum over the nodes of this kind
+	Largest    api.Resources `json:"largest"`            // the maximum that one instance can get of each resource
 	// BandwidthUnknown is the number of nodes of this kind whose bandwidth is unknown. Their
 	// bandwidth counts as 0 in Free and Largest.
 	BandwidthUnknown int            `json:"bandwidth_unknown,omitempty"`

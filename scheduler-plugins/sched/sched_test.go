@@ -133,6 +133,11 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "0 MiB", Short: "512 MiB", Shortfall: 1},
 		},
 		{
+			"features", asking(func(r *sched.Request) { r.Features = []string{"files"} }),
+			as(same),
+			api.Rejection{Constraint: "features", Need: "files of the SLA", Have: "not supported by the release or the runtime of the node", Shortfall: 1},
+		},
+		{
 			"addons", asking(func(r *sched.Request) { r.Addons = []string{"ocr", "maps"} }),
 			as(func(c *sched.Candidate) { c.Rooms[0].Addons = []string{"ocr"} }),
 			api.Rejection{Constraint: "addons", Need: "ocr and maps", Have: "ocr", Shortfall: 1},

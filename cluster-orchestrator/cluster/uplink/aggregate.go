@@ -45,8 +45,8 @@ type sums struct {
 }
 
 type slotKey struct {
-	runtime, arch, areas, addons string
-	privileged, network          bool
+	runtime, arch, areas, addons, features string
+	privileged, network                    bool
 }
 
 type slot struct {
@@ -125,6 +125,13 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 		s.coords = append(s.coords, cand.Coord)
 	}
 	s.BandwidthUnknown += cand.Rooms[0].BandwidthUnknown
+	for i := range cand.Rooms {
+		for _, f := range cand.Rooms[i].Features {
+			if at, known := slices.BinarySearch(s.Features, f); !known {
+				s.Features = slices.Insert(s.Features, at, f)
+			}
+		}
+	}
 	if detail == DetailSums {
 		return
 	}
@@ -151,14 +158,14 @@ var untold = []string{sched.Untold}
 // slot returns the slot of a kind of node, and adds it if necessary.
 func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot {
 	const sep = "\x00"
-	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), r.Privileged, r.Network}
+	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), strings.Join(r.Features, sep), r.Privileged, r.Network}
 	if s.slots[k] == nil && len(s.slots) >= maxSlots {
 		areas, addons = untold, untold
 		k.areas, k.addons = sched.Untold, sched.Untold
 	}
 	if s.slots[k] == nil {
 		s.slots[k] = &slot{Slot: api.Slot{
-			Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Areas: areas, Addons: addons,
+			Runtime: runtime, Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Areas: areas, Addons: addons, Features: r.Features,
 		}}
 	}
 	return s.slots[k]
@@ -191,6 +198,7 @@ func (k slotKey) compare(o slotKey) int {
 	return cmp.Or(
 		cmp.Compare(k.runtime, o.runtime), cmp.Compare(k.arch, o.arch), compareBool(k.privileged, o.privileged),
 		compareBool(k.network, o.network), cmp.Compare(k.areas, o.areas), cmp.Compare(k.addons, o.addons),
+		cmp.Compare(k.features, o.features),
 	)
 }
 

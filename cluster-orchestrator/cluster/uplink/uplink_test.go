@@ -316,6 +316,27 @@ func TestOfferLimitsWhatTheRootLearns(t *testing.T) {
 	}
 }
 
+// A kind of node has the features that all of its nodes have; the aggregate those that any node has, for
+// operators who do not report kinds.
+func TestAggregateReportsFeatures(t *testing.T) {
+	s := supply(1000, 1000, 1000)
+	s.Candidates[1].Rooms[0].Features = []string{"health", "health_command"}
+	s.Candidates[2].Rooms[0].Features = []string{"health"}
+	a := Offer{}.aggregate(s)
+	var slots []string
+	for _, k := range a.Slots {
+		slots = append(slots, strings.Join(k.Features, "+"))
+	}
+	if want := []string{"", "health", "health+health_command"}; !slices.Equal(slots, want) {
+		t.Errorf("the features of kinds of nodes are %q, want %q", slots, want)
+	}
+	for _, detail := range []string{DetailFull, DetailSlots, DetailSums} {
+		if a := (Offer{Detail: detail}).aggregate(s); !slices.Equal(a.Features, []string{"health", "health_command"}) {
+			t.Errorf("in detail %s the features are %q, want those of any node", detail, a.Features)
+		}
+	}
+}
+
 func TestKindsOfNodesInAnAggregateAreBounded(t *testing.T) {
 	s := supply(make([]int64, 2*maxSlots)...)
 	for i := range s.Candidates {

@@ -102,9 +102,10 @@ func kindsDiffer(was, is *api.Aggregate) bool {
 	if (was.Overlay == nil) != (is.Overlay == nil) || was.Overlay != nil && *was.Overlay != *is.Overlay {
 		return true
 	}
-	return was.Nodes != is.Nodes || was.Capacity != is.Capacity || was.BandwidthUnknown != is.BandwidthUnknown || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
+	return was.Nodes != is.Nodes || !slices.Equal(was.Features, is.Features) || was.Capacity != is.Capacity || was.BandwidthUnknown != is.BandwidthUnknown || !slices.EqualFunc(was.Slots, is.Slots, func(a, b api.Slot) bool {
 		return a.Runtime == b.Runtime && a.Arch == b.Arch && a.Privileged == b.Privileged && a.Network == b.Network &&
-			a.Nodes == b.Nodes && a.BandwidthUnknown == b.BandwidthUnknown && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons)
+			a.Nodes == b.Nodes && a.BandwidthUnknown == b.BandwidthUnknown && slices.Equal(a.Areas, b.Areas) && slices.Equal(a.Addons, b.Addons) &&
+			slices.Equal(a.Features, b.Features)
 	})
 }
 

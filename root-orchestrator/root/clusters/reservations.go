@@ -154,7 +154,7 @@ func (cl *cluster) rooms() []sched.Room {
 			devices = caps
 		}
 		return []sched.Room{{
-			Runtimes: untold, Arch: sched.Untold, Areas: untold, Addons: untold,
+			Runtimes: untold, Arch: sched.Untold, Areas: untold, Addons: untold, Features: a.Features,
 			Privileged: !cl.grant().Caps.NoPrivileged, Network: a.Overlay == nil || *a.Overlay > 0,
 			Free: free, Largest: a.Largest.Min(free), Devices: devices, BandwidthUnknown: a.BandwidthUnknown,
 		}}
@@ -166,7 +166,7 @@ func (cl *cluster) rooms() []sched.Room {
 		free := s.Free.Minus(taken.Resources)
 		rooms = append(rooms, sched.Room{
 			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network,
-			Areas: s.Areas, Addons: s.Addons, Free: free, Largest: s.Largest.Min(free), Devices: taken.left(s.Devices),
+			Areas: s.Areas, Addons: s.Addons, Features: s.Features, Free: free, Largest: s.Largest.Min(free), Devices: taken.left(s.Devices),
 			BandwidthUnknown: s.BandwidthUnknown,
 		})
 	}

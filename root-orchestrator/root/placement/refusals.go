@@ -74,7 +74,7 @@ func (r *refusal) holds(f Facts, now time.Time) bool {
 // staticConstraints do not depend on other instances.
 var staticConstraints = []string{
 	"workload", sched.ConstraintTrust, sched.ConstraintOut, sched.ConstraintCluster, sched.ConstraintNode, sched.ConstraintPrivileged, sched.ConstraintVirtualization,
-	sched.ConstraintArch, sched.ConstraintNetwork, sched.ConstraintAddons, sched.ConstraintLabels,
+	sched.ConstraintArch, sched.ConstraintNetwork, sched.ConstraintFeatures, sched.ConstraintAddons, sched.ConstraintLabels,
 	sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency,
 }
 

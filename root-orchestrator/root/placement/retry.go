@@ -57,7 +57,8 @@ func growth(was, is *sched.Candidate) Growth {
 	for i := range is.Rooms {
 		a, b := &was.Rooms[i], &is.Rooms[i]
 		if !b.Largest.Fits(a.Largest) || a.Arch != b.Arch || a.Privileged != b.Privileged || a.Network != b.Network ||
-			!slices.Equal(a.Runtimes, b.Runtimes) || !slices.Equal(a.Areas, b.Areas) || !slices.Equal(a.Addons, b.Addons) {
+			!slices.Equal(a.Runtimes, b.Runtimes) || !slices.Equal(a.Areas, b.Areas) || !slices.Equal(a.Addons, b.Addons) ||
+			!slices.Equal(a.Features, b.Features) {
 			return MoreRoom
 		}
 		for kind, n := range b.Devices {

@@ -207,6 +207,8 @@ func wouldHelp(r *api.Rejection) string {
 		return "publish another port, or join a node: " + r.Have + " on all"
 	case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:
 		return fmt.Sprintf("join a node that offers %s %s", r.Constraint, r.Need)
+	case sched.ConstraintFeatures:
+		return "upgrade the cluster and its nodes to a release that supports " + r.Need + ", or join such a node"
 	case sched.ConstraintAddons:
 		return fmt.Sprintf("join a node with the addon %s, or request fewer addons", r.Need)
 	case sched.ConstraintLabels:
