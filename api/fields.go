@@ -119,6 +119,9 @@ const (
 	areaPattern     = `^(?:[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,61}[A-Za-z0-9])?)?$`
 	labelKey        = `[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?`
 	labelPattern    = `^(?:!` + labelKey + `|` + labelKey + `(?:!?=[A-Za-z0-9 ._/:@+,-]{0,128})?)$`
+	modePattern     = `^(?:0?[0-7]{3})?$`
+	valueKeyPattern = `^[A-Za-z0-9._-]{1,128}$`
+	sourcePattern   = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[A-Za-z0-9._-]{1,128})?$`
 	byPattern       = `^(?:` + labelKey + `)?$`
 	siblingName     = namePart + `(?:\.` + namePart + `)?`
 	siblingPattern  = `^` + siblingName + `$`
@@ -145,7 +148,58 @@ const (
 var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s390x", "loong64", "mips64le"}
 
 // Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is only read.
-var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints)
+var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints,
+	fileFields("files", "Files that each instance has besides those of its image (Treeline's own). It runs only on nodes that can provide them."),
+	fileFields("added_files", "The same as `files`."))
+
+// fileFields returns the fields of a list of files.
+func fileFields(name, doc string) []Field {
+	list := servicePath + "/" + name
+	return []Field{
+		{
+			Pointer: list, Type: ArrayField, Max: MaxFiles, Doc: doc,
+			Rule: "not with `virtualization: process`, `microvm` or `unikernel`; no path twice or below another; at most 128 KiB of `content` in all",
+		},
+		{Pointer: list + "/*", Type: ObjectField, Doc: "One file.", Rule: "one of `content`, `config` and `secret`"},
+		{
+			Pointer: list + "/*/path", Type: StringField, Required: true, Length: 512,
+			Doc:  "Where the instance finds it. An existing file of the image is replaced.",
+			Rule: "absolute, without `.` and `..`; not in `/proc`, `/sys`, `/dev` or `/run/treeline`; below `/run` in a directory",
+		},
+		{
+			Pointer: list + "/*/mode", Type: StringField, Pattern: modePattern, Default: "`0400` of a secret, else `0444`",
+			Doc: "Its permissions in octal digits. It belongs to the user that the instance runs as, and cannot be written.",
+		},
+		{Pointer: list + "/*/content", Type: StringField, Length: MaxFileBytes, Doc: "Its text."},
+		{
+			Pointer: list + "/*/config", Type: StringField, Pattern: sourcePattern,
+			Doc: "Its text is a value of a config of the tenant: `NAME.KEY`, or `NAME` of a config with one key.",
+		},
+		{
+			Pointer: list + "/*/secret", Type: StringField, Pattern: sourcePattern,
+			Doc: "Its text is a value of a secret of the tenant: `NAME.KEY`, or `NAME` of a secret with one key.",
+		},
+		{
+			Pointer: list + "/*/template", Type: BooleanField, Default: "false",
+			Doc: "Replaces " + variablesDoc() + ". Nothing else is interpreted.",
+		},
+		{
+			Pointer: list + "/*/on_change", Type: StringField, Enum: onChanges(), Default: "`none`",
+			Doc:  "What happens when the config or secret changes, besides that the file is rewritten: nothing, a signal to the instance's first process, or a restart of the service's instances one at a time.",
+			Rule: "only with `config` or `secret`",
+		},
+	}
+}
+
+func variablesDoc() string {
+	var names []string
+	for i, v := range TemplateVariables("") {
+		if i%2 == 0 {
+			names = append(names, "`"+v+"`")
+		}
+	}
+	return strings.Join(names, ", ")
+}
 
 var fieldsBeforeConstraints = []Field{
 	{Pointer: "", Type: ObjectField, Required: true, Doc: "The document, JSON or YAML, at most 1 MiB."},
@@ -382,7 +436,7 @@ var fieldsAfterConstraints = []Field{
 
 	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "The reaction to violations of the SLA."},
 	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and their mount points."},
-	{Pointer: servicePath + "/added_files", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Files added to the image."},
+	{Pointer: servicePath + "/environment_from", Type: ArrayField, Status: Refused, Until: "use `files`: an environment is stored with the container and can be read in /proc", Doc: "Environment variables from configs and secrets."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
 	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "services store their own state", Doc: "Unused in Oakestra."},
 	{Pointer: servicePath + "/target_node", Type: StringField, Status: Refused, Until: "use a constraint of type `direct`", Doc: "A node's name."},

@@ -55,6 +55,21 @@ func imageFault(ref string) (wrong, fix string) {
 // same rule.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
 
+// ImageRegistry returns the host of the registry of a service's image, "docker.io" if the reference
+// has none, and "" if the service has no image.
+func ImageRegistry(m *Microservice) string {
+	if m.Virtualization == "process" || m.Code == "" || strings.Contains(m.Code, "://") {
+		return ""
+	}
+	if host, _, ok := strings.Cut(m.Code, "/"); ok && isHost(host) {
+		return host
+	}
+	return "docker.io"
+}
+
+// ValidRegistry reports whether s is the host of a registry, as ImageRegistry returns it.
+func ValidRegistry(s string) bool { return isHost(s) && len(s) <= 255 && hostRE.MatchString(s) }
+
 // fileScheme is an optional prefix of the path of a process's program.
 const fileScheme = "file://"
 

@@ -34,6 +34,8 @@ func init() { // in init, because rules and table refer to each other
 		servicePath + "/bandwidth_out": mbitRule,
 		servicePath + "/port":          portRule,
 		servicePath + "/callers":       callersRule,
+		servicePath + "/files/*":       fileRule,
+		servicePath + "/added_files/*": fileRule,
 		addressesPath + "/instances":   rangesRule,
 
 		appPath + "/application_name":           nameRule,
@@ -108,6 +110,7 @@ func serviceRule(c checker, at string, v *value) {
 	processRule(c, at, v)
 	networkRule(c, at, v)
 	totalDevicesRule(c, at, v)
+	filesRule(c, at, v)
 }
 
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}

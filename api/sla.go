@@ -52,6 +52,9 @@ type Microservice struct {
 	Callers      []string     `json:"callers,omitempty"`       // see Access; absent: all services of the tenant
 	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
 
+	Files      []File `json:"files,omitempty"`
+	AddedFiles []File `json:"added_files,omitempty"` // another name of Files; the parser appends them to it
+
 	Storage      int64          `json:"storage,omitempty"`  // MiB of the node's disk; 0 reserves nothing
 	VGPUs        int            `json:"vgpus,omitempty"`    // whole GPUs, see Devices
 	VTPUs        int            `json:"vtpus,omitempty"`    // whole TPUs

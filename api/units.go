@@ -113,6 +113,9 @@ func convertService(s *value) (changed bool) {
 	for _, name := range []string{"bandwidth_in", "bandwidth_out"} {
 		changed = convertMbit(s.get(name)) || changed
 	}
+	if added := s.get("added_files"); len(added.items) > 0 && idle(added) {
+		added.items, changed = nil, true
+	}
 	constraints := s.get("constraints")
 	for i := range constraints.items {
 		k := &constraints.items[i]
