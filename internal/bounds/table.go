@@ -87,6 +87,7 @@ var table = map[string]check{
 	"NodeInfo.Devices":      set(maxDevices, func(v reflect.Value) string { return v.FieldByName("ID").String() }),
 	"NodeInfo.Addons":       words,
 	"NodeInfo.Areas":        words,
+	"NodeInfo.Features":     words,
 	"NodeInfo.Brokers":      listOf(wire.MaxBrokers, word(longWord)),
 
 	"NodePorts.Publish": strict(1024),
@@ -130,6 +131,10 @@ var table = map[string]check{
 
 	"NodePurging.Failed": text(sentence),
 
+	"WantValue.Kind":    oneOf(api.KindConfig, api.KindSecret),
+	"WantValue.Name":    word(shortWord),
+	"WantValue.Version": between(0, maxCount),
+
 	// Cluster to root.
 	"ClusterInfo.Location": word(longWord),
 	"ClusterInfo.Version":  word(longWord),
@@ -157,11 +162,13 @@ var table = map[string]check{
 	"Aggregate.Unplaced":         between(0, maxNodes),
 	"Aggregate.BandwidthUnknown": between(0, maxNodes),
 	"Aggregate.Yields":           strict(len(api.Priorities)),
+	"Aggregate.Features":         words,
 
 	"Slot.Runtime":          word(longWord),
 	"Slot.Arch":             word(shortWord),
 	"Slot.Areas":            words,
 	"Slot.Addons":           words,
+	"Slot.Features":         words,
 	"Slot.Nodes":            between(0, maxNodes),
 	"Slot.Free":             freeOfCluster,
 	"Slot.Largest":          freeOfCluster,
@@ -277,5 +284,5 @@ var wholes = map[reflect.Type]check{
 
 func slotName(v reflect.Value) string {
 	s, _ := v.Interface().(api.Slot)
-	return fmt.Sprintf("%q %q %v %v %q %q", s.Runtime, s.Arch, s.Privileged, s.Network, s.Areas, s.Addons)
+	return fmt.Sprintf("%q %q %v %v %q %q %q", s.Runtime, s.Arch, s.Privileged, s.Network, s.Areas, s.Addons, s.Features)
 }

@@ -87,6 +87,7 @@ type WorkloadOrderHandler interface {
 	Create(CreateWorkload)
 	Start(StartWorkload)
 	Stop(StopWorkload)
+	Update(UpdateFiles)
 	Detach(DetachWorkload)
 	Guard(GuardWorkload)
 }
@@ -102,6 +103,9 @@ func (o StartWorkload) Deliver(h WorkloadOrderHandler) { h.Start(o) }
 
 // Deliver calls h.Stop.
 func (o StopWorkload) Deliver(h WorkloadOrderHandler) { h.Stop(o) }
+
+// Deliver calls h.Update.
+func (o UpdateFiles) Deliver(h WorkloadOrderHandler) { h.Update(o) }
 
 // Deliver calls h.Detach.
 func (o DetachWorkload) Deliver(h WorkloadOrderHandler) { h.Detach(o) }

@@ -52,10 +52,17 @@ type Assignment struct {
 	// bound on attempts survives a move. A change of these alone is not sent.
 	Restarts int `json:"restarts,omitempty"`
 	Failures int `json:"failures,omitempty"`
+	// Values are the configs and secrets that its files need and that exist. Other versions of them
+	// change the running instance; a new epoch is not needed.
+	Values []ValueRef `json:"values,omitempty"`
 }
 
-// Digest returns the digest of the instance, its epoch and the revision of its spec.
+// Digest returns the digest of the instance, its epoch, the revision of its spec, and the versions of
+// the values in its files.
 func (a Assignment) Digest() api.Digest {
+	if values := valuesDigest(a.Values); values != "" {
+		return api.DigestOf(string(a.Instance), strconv.Itoa(int(a.Epoch)), strconv.Itoa(int(a.SpecRev)), values)
+	}
 	return api.DigestOf(string(a.Instance), strconv.Itoa(int(a.Epoch)), strconv.Itoa(int(a.SpecRev)))
 }
 
@@ -234,6 +241,14 @@ type (
 		Spec      api.Microservice
 		Addresses api.ServiceAddresses // for the overlay network
 		Devices   []string             // ids of the devices reserved for it, sorted
+		Values    []ValueRef           // for its files
+	}
+	// UpdateFiles rewrites the files of a workload that exists whose values are not these, and
+	// signals it as its SLA says.
+	UpdateFiles struct {
+		Key
+		Spec   api.Microservice
+		Values []ValueRef
 	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {

@@ -78,6 +78,13 @@ func (t *Table[T]) All() []T {
 	return all
 }
 
+// Keys returns the keys of the documents, sorted.
+func (t *Table[T]) Keys() []string {
+	t.reading.RLock()
+	defer t.reading.RUnlock()
+	return slices.Sorted(maps.Keys(t.rows))
+}
+
 func (t *Table[T]) Len() int {
 	t.reading.RLock()
 	defer t.reading.RUnlock()
