@@ -84,9 +84,11 @@ type Options struct {
 	Issued    *Issued
 	Tokens    *jointoken.Store
 	Keys      func() jwt.PublicKeys // keys that verify users' tokens
-	Revoked   *revoke.Log           // revocations of delegated tokens; nil: an empty log
-	Now       func() time.Time      // time.Now
-	Log       *slog.Logger          // slog.Default
+	// Open decrypts the values of a config or secret (seal.Sealer.Open).
+	Open    func(label string, sealed []byte) (wire.Value, error)
+	Revoked *revoke.Log      // revocations of delegated tokens; nil: an empty log
+	Now     func() time.Time // time.Now
+	Log     *slog.Logger     // slog.Default
 }
 
 // Link serves the clusters. It is safe for concurrent use.
@@ -130,6 +132,7 @@ func New(o Options) *Link {
 	l.mux.HandleFunc("GET /v1/cluster/desired", l.asCluster(l.desired))
 	l.mux.HandleFunc("POST /v1/cluster/report", l.asCluster(l.report))
 	l.mux.HandleFunc("POST /v1/cluster/renew", l.asCluster(l.renew))
+	l.mux.HandleFunc("POST /v1/cluster/value", l.asCluster(l.value))
 	l.mux.HandleFunc("GET /v1/cluster/keys", l.asCluster(l.keys))
 	l.mux.HandleFunc("POST /v1/cluster/streams/{id}", l.asCluster(l.deliver))
 	return l

@@ -66,6 +66,7 @@ type Options struct {
 	Tokens   *jointoken.Store // join tokens for clusters
 	Clusters Clusters
 	Version  string
+	Sealer   Sealer // for configs and secrets
 
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store
@@ -138,6 +139,7 @@ func New(o Options) (*API, error) {
 	a.registerInstances()
 	a.registerNet()
 	a.registerClusters()
+	a.registerValues()
 	a.registerTokens()
 	a.registerEvents()
 	a.router.Get("/v1/docs", a.docs)

@@ -14,12 +14,16 @@ import (
 // bodyWait limits the time to receive a body.
 const bodyWait = 30 * time.Second
 
-// maxSmallBody limits the bodies of all operations except those that take an SLA.
+// maxSmallBody limits the bodies of all operations except those that take an SLA, a config or a
+// secret.
 const maxSmallBody = 64 << 10
 
-// bodyLimit returns the maximum size of a request's body in bytes. Only SLA documents are large;
-// other bodies are parsed without a queue, some of them before sign-in.
+// bodyLimit returns the maximum size of a request's body in bytes. Only SLA documents, configs and
+// secrets are large; other bodies are parsed without a queue, some of them before sign-in.
 func bodyLimit(r *http.Request) int64 {
+	if takesValues(r) {
+		return maxValueBody
+	}
 	if r.URL.Path == "/v1/apps" || r.URL.Path == "/v1/apps:plan" {
 		return maxBody
 	}

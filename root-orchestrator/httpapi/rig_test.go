@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/loop"
+	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -39,6 +40,7 @@ type rig struct {
 	clusters *played
 	store    *mem.Store
 	ring     *jwt.Ring
+	sealer   *seal.Sealer
 	stop     func()
 }
 
@@ -46,7 +48,7 @@ type option func(*httpapi.Options)
 
 func newRig(t *testing.T, options ...option) *rig {
 	t.Helper()
-	r := &rig{t: t, store: mem.New()}
+	r := &rig{t: t, store: mem.New(), sealer: newSealer(t)}
 	r.start(options...)
 	return r
 }
@@ -80,7 +82,7 @@ func (r *rig) start(options ...option) {
 	}, loop.Options[root.Input]{Tick: root.Tick{}})
 	o := httpapi.Options{
 		Core: r.core, Owner: r.loop, Accounts: r.accounts, Tokens: r.tokens, Clusters: r.clusters, Version: "test", Rate: 10_000,
-		Store: st, Loaded: loaded,
+		Store: st, Loaded: loaded, Sealer: r.sealer,
 	}
 	for _, set := range options {
 		set(&o)

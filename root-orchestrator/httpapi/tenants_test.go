@@ -29,6 +29,10 @@ var bodies = map[string]string{
 	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
 	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
 	"PUT /v1/clusters/{id}/grant":  `{"open":true}`,
+	"POST /v1/configs":             `{"name":"db","data":{"a":"YQ=="}}`,
+	"POST /v1/secrets":             `{"name":"db","data":{"a":"YQ=="}}`,
+	"PUT /v1/configs/{id}":         `{"data":{"a":"Yg=="}}`,
+	"PUT /v1/secrets/{id}":         `{"data":{"a":"Yg=="}}`,
 
 	"PUT /v1/clusters/{id}/nodes/{node}/caps": `{"memory_mb":64}`,
 	"POST /v1/auth/refresh":                   `{"refresh":"a.b"}`,
@@ -54,17 +58,22 @@ func TestNothingCrossesTenants(t *testing.T) {
 	}
 	var pat struct{ ID string }
 	check(t, json.Unmarshal([]byte(text), &pat))
+	for _, kind := range []string{"configs", "secrets"} {
+		if status, _, text := r.raw("POST", "/v1/"+kind, rival, `{"name":"db","data":{"a":"YQ=="}}`); status != http.StatusCreated {
+			t.Fatalf("create one of %s: %d %s, want status 201", kind, status, text)
+		}
+	}
 	before := r.snapshot("rival")
 
 	theirs := map[string]string{
 		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0",
 		"/v1/clusters/{id}": "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
-		"/v1/auth/tokens/{id}": pat.ID,
+		"/v1/auth/tokens/{id}": pat.ID, "/v1/configs/{id}": "rival~db", "/v1/secrets/{id}": "rival~db",
 	}
 	nobodys := map[string]string{
 		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0",
 		"/v1/clusters/{id}": "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
-		"/v1/auth/tokens/{id}": "NOSUCHTOKEN",
+		"/v1/auth/tokens/{id}": "NOSUCHTOKEN", "/v1/configs/{id}": "nobody~db", "/v1/secrets/{id}": "nobody~db",
 	}
 	fill := func(path string, ids map[string]string) string {
 		for prefix, id := range ids {
@@ -177,7 +186,7 @@ func (r *rig) snapshot(tenant api.Tenant) string {
 		}
 		apps := slices.DeleteFunc(r.core.Apps(tenant), func(a api.App) bool { return seen(string(a.ID)) })
 		services := slices.DeleteFunc(r.core.Services(tenant), func(s api.Service) bool { return seen(string(s.ID)) })
-		out = []any{apps, services, clusters}
+		out = []any{apps, services, clusters, r.core.AllValues(api.KindConfig, tenant), r.core.AllValues(api.KindSecret, tenant)}
 	}))
 	users := []any{}
 	for _, u := range r.accounts.Users() {

@@ -66,10 +66,15 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	return ask
 }
 
-// placing returns the part of a spec that placement depends on. A cluster gets commands and
-// environments, which may contain secrets, only with the instance.
+// placing returns the part of a spec that placement depends on. A cluster gets commands, environments
+// and contents of files, which may contain secrets, only with the instance.
 func placing(m api.Microservice) *api.Microservice {
 	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
+	files := make([]api.File, len(m.Files))
+	for i, f := range m.Files {
+		files[i].Path = f.Path
+	}
+	m.Files = files
 	m.Replicas, m.StopGrace, m.OneShot, m.MaxAttempts, m.Platform = nil, 0, false, 0, ""
 	return &m
 }

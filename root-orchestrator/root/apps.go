@@ -13,6 +13,9 @@ func (in Apply) apply(c *Core) error {
 	if err := c.apps.CheckApply(&r); err != nil {
 		return err
 	}
+	if err := c.checkFiles(in.Tenant, &in.Spec); err != nil {
+		return err
+	}
 	id := in.Tenant.App(in.Spec.Name, in.Spec.Namespace)
 	plans, err := c.planAddresses(id, in.Spec)
 	if err != nil {
@@ -50,6 +53,10 @@ func (c *Core) setApp(id api.AppID, gone []api.ServiceID) {
 	for _, s := range c.apps.Indexed(id) {
 		_, spec := c.apps.Service(s)
 		services = append(services, placement.Service{ID: s, Spec: spec, Rev: a.SpecRevs[s]})
+		c.values.Use(s, spec)
+	}
+	for _, s := range gone {
+		c.values.Use(s, nil)
 	}
 	c.placement.SetApp(services, gone)
 }

@@ -402,6 +402,8 @@ func (c *Core) adopt(at api.ClusterID, o *api.Observed) {
 	c.placement.PlacesChanged(id.Service())
 	c.placement.Count(id, at, 1)
 	c.touch(at)
+	c.pin(id)
+	in = c.apps.Get(id)
 	c.clusters.Put(at, id, in.Digest(at))
 	c.eventLimit.Assigned(c.now, at, id.Tenant(), 1)
 	c.event(in.Event(api.ReasonScaledLocally, "added by the operator of cluster "+string(at)))

@@ -2,7 +2,8 @@
 // clusters by their aggregates, offers each instance to the best cluster, and places instances that
 // a cluster hands back. It has no information about single nodes.
 //
-// The state is in sub-machines: applications, clusters, placement, netbook, addresses and events.
+// The state is in sub-machines: applications, clusters, placement, netbook, addresses, values and
+// events.
 // Core passes each input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
@@ -28,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/values"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -85,6 +87,7 @@ type state struct {
 	net       *netbook.Machine
 	addresses *addresses.Registry
 	events    *events.Log
+	values    *values.Machine
 
 	counter step.Counter
 	clock   step.Clock
@@ -126,6 +129,7 @@ func New(cfg Config) *Core {
 		state: state{
 			events:   events.NewLog(cfg.EventsKept),
 			apps:     applications.New(),
+			values:   values.New(),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
 			placement: placement.New(placement.Config{
 				RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Plugin: cfg.Plugin, Asks: cfg.Asks, MovesPerHour: cfg.MovesPerHour,
@@ -178,6 +182,7 @@ func (c *Core) start() {
 			c.placement.Wait(c.facts(id))
 		}
 	}
+	c.repairValues()
 	for _, id := range c.apps.Services() {
 		c.reconcile(id)
 	}
@@ -251,6 +256,15 @@ func (c *Core) flush() {
 		v, _ := c.Cluster(id)
 		c.show(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
 	}
+	// Before the instances that refer to new versions.
+	for _, k := range c.values.TakeChanged() {
+		if c.values.Get(k) != nil {
+			o := c.values.Saved(k, c.nextRev())
+			c.journal.Put(KindValues, k.String(), o)
+			v, _ := c.values.View(k)
+			c.show(api.Change{Kind: string(k.Kind), ID: string(k.ID), Tenant: v.Tenant, Revision: o.Revision, Object: v})
+		}
+	}
 	apps, instances := c.apps.TakeChanged()
 	for _, id := range apps {
 		if c.apps.App(id) != nil {
@@ -289,7 +303,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -339,6 +353,8 @@ func (c *Core) restore(d store.Doc) error {
 			return err
 		}
 		return restoreAs(d, func(e api.Event) { c.events.Restore(slot, e) })
+	case KindValues:
+		return restoreAs(d, c.values.Restore)
 	case kindAddress:
 		a, err := netip.ParseAddr(d.Key)
 		if err != nil {
@@ -363,6 +379,7 @@ func (c *Core) restoreInstance(in *applications.Instance) {
 	c.apps.RestoreInstance(in, c.clusters.Known)
 	c.eventLimit.AddInstance(in.ID)
 	c.placement.Add(in.ID)
+	c.values.Pin(in.ID, in.Values)
 	for _, at := range in.Stopping {
 		c.clusters.Leave(at, in.ID)
 	}

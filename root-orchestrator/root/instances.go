@@ -101,6 +101,7 @@ func (c *instances) assign(id api.InstanceID, d placement.Decision) {
 	c.apps.Assign(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score, c.placement.Late(f), d.Displaces)
 	c.placement.Locate(c.facts(id))
 	c.placement.StopWaiting(id)
+	c.pin(id)
 	c.enlist(id, d.Cluster)
 	detail := "offered to cluster " + string(d.Cluster)
 	if d.Displaces {
@@ -269,6 +270,7 @@ func (c *instances) leave(id api.InstanceID, r api.Reason) {
 func (c *instances) remove(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.placement.Remove(id)
+	c.values.Pin(id, nil)
 	c.net.SetRehosted(id.Service())
 	c.apps.Remove(id)
 	c.eventLimit.RemoveInstance(id)
@@ -358,6 +360,7 @@ func (c *instances) finishApp(id api.AppID) {
 	had := step.Keys(a.Replicas)
 	for _, s := range had {
 		c.placement.RemoveService(s)
+		c.values.Use(s, nil)
 	}
 	c.commit(a, nil)
 	c.namesChanged(had, nil)

@@ -47,6 +47,9 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 		if err := c.apps.CheckApply(&r); err != nil {
 			return Planned{}, err
 		}
+		if err := c.checkFiles(tenant, &apps[i]); err != nil {
+			return Planned{}, err
+		}
 		id := tenant.App(apps[i].Name, apps[i].Namespace)
 		ids, requests = append(ids, id), append(requests, r)
 		if c.apps.App(id) != nil {

@@ -54,6 +54,7 @@ type twin struct {
 	devices   []api.SlotDevice
 	yields    []api.Yield
 	areas     []string
+	features  []string
 }
 
 func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
@@ -210,7 +211,7 @@ func (tw *twin) report() Report {
 		},
 	}
 	r.Aggregate.Yields = tw.yields
-	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas = tw.devices, tw.areas
+	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas, r.Aggregate.Slots[0].Features = tw.devices, tw.areas, tw.features
 	if tw.at != nil {
 		r.Aggregate.Latency = &api.CoordSpread{Center: *tw.at.Coord, Nodes: 1}
 		r.Aggregate.Hull = []api.Geo{*tw.at.Geo}

@@ -28,6 +28,7 @@ type Config struct {
 	Names    []string      `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… to store documents there; empty: a file in data"`
 	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another one, whose content is lost. For one start only"`
+	NewKey   bool          `yaml:"new_secrets_key" usage:"start with a new key for configs and secrets although the one of those in the store is lost. They have no values until they are replaced. For one start only"`
 	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -16,14 +17,17 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 // The secret files in the data directory.
 const (
 	authorityFile = "root-ca.pem"
 	ringFile      = "token-keys.json"
+	valuesKeyFile = "secrets.key"
 )
 
 // identities has the root's certificates, keys and accounts.
@@ -35,6 +39,7 @@ type identities struct {
 	accounts  *account.Service
 	tokens    *jointoken.Store
 	issued    *clusterlink.Issued
+	sealer    *seal.Sealer
 }
 
 func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.Store, loaded []store.Doc, external string, names []string, log *slog.Logger) (*identities, error) {
@@ -57,6 +62,15 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	if err != nil {
 		return nil, err
 	}
+	if err != nil {
+		return nil, err
+	}
+	used := slices.ContainsFunc(loaded, func(d store.Doc) bool { return d.Kind == root.KindValues })
+	keys, err := seal.KeyFile(dir, valuesKeyFile, used && !cfg.NewKey)
+	if err != nil {
+		return nil, err
+	}
+	id.sealer = seal.New(keys)
 	id.tokens, err = jointoken.NewStore(st, loaded, external, id.authority.Hash(), time.Now)
 	return id, err
 }

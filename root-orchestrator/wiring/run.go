@@ -100,11 +100,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Tokens: id.tokens, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Log: log,
+		Tokens: id.tokens, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
 	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded,
+		Store: st, Loaded: loaded, Sealer: id.sealer,
 	})
 	if err != nil {
 		return err

@@ -66,6 +66,8 @@ func describe(msg any) string {
 		return fmt.Sprintf("start %s attempt %d", key(m.Key), m.Attempt)
 	case wire.StopWorkload:
 		return fmt.Sprintf("stop %s grace %s", key(m.Key), m.Grace)
+	case wire.UpdateFiles:
+		return fmt.Sprintf("update files of %s", key(m.Key))
 	case wire.DetachWorkload:
 		return fmt.Sprintf("detach %s", key(m.Key))
 	case wire.GuardWorkload:

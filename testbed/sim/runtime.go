@@ -62,6 +62,9 @@ func (r *FakeRuntime) Start(o wire.StartWorkload) { r.enqueue(o.Key, func() { r.
 // Stop stops a workload.
 func (r *FakeRuntime) Stop(o wire.StopWorkload) { r.enqueue(o.Key, func() { r.stop(o) }) }
 
+// Update does nothing: no service of the simulator has files.
+func (r *FakeRuntime) Update(wire.UpdateFiles) {}
+
 // Detach takes a workload off the network.
 func (r *FakeRuntime) Detach(o wire.DetachWorkload) {
 	if n := r.machine.net; n != nil {

@@ -237,6 +237,15 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 	return gone
 }
 
+// Revise gives a service a new revision of its unchanged SLA, so that its instances are replaced. It
+// ignores a service without an application.
+func (m *Machine) Revise(id api.ServiceID, next func() api.Revision) {
+	if a, _ := m.Service(id); a != nil && !a.Leaving {
+		a.SpecRevs[id] = next()
+		m.changedApps.Add(a.ID)
+	}
+}
+
 func same(a, b *api.Microservice) bool {
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)

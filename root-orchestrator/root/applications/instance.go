@@ -53,6 +53,8 @@ type Instance struct {
 	// Position is where it runs, if another service's SLA depends on it. A change of it alone is
 	// not saved.
 	Position *api.Position `json:"position,omitempty"`
+	// Values are the versions of the configs and secrets that its placements have.
+	Values []wire.ValueRef `json:"values,omitempty"`
 
 	Displaces bool `json:"-"` // its last placement requires preemption
 }
@@ -100,7 +102,7 @@ func (in *Instance) StopsElsewhere(id api.ClusterID) bool {
 
 // Digest returns the digest of the instance's assignment to a cluster.
 func (in *Instance) Digest(id api.ClusterID) api.Digest {
-	return wire.Assignment{Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev}.Digest()
+	return wire.Assignment{Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Values: in.Values}.Digest()
 }
 
 // Assignment returns the instance's assignment to a cluster, without the part about links.
@@ -108,7 +110,7 @@ func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment
 	return wire.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: *in.Spec,
 		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
-		Moves: wire.MergeMoves(in.Moves, nil, wall),
+		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values,
 	}
 }
 
@@ -327,6 +329,18 @@ func (m *Machine) SetEpoch(id api.InstanceID, at api.ClusterID, e api.Epoch) {
 		in.Epoch = e
 	}
 	m.Change(id)
+}
+
+// SetValues sets the configs and secrets of the instance's placements, and reports whether they
+// differ from those before.
+func (m *Machine) SetValues(id api.InstanceID, refs []wire.ValueRef) bool {
+	in := m.instances[id]
+	if slices.Equal(in.Values, refs) {
+		return false
+	}
+	in.Values = refs
+	m.Change(id)
+	return true
 }
 
 // SetReason sets the reason of the instance's state without an event.
