@@ -247,6 +247,9 @@ func (c *Core) route() {
 	if ch.Local {
 		c.saveMeta()
 	}
+	if ch.Values {
+		c.fx.Emit(placement.ToValues, c.place.Values())
+	}
 }
 
 // metaCluster is the key of the cluster's own document; its kind is placement.KindMeta.

@@ -1,6 +1,10 @@
 package cluster
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
 
 // Nodes lists the cluster's nodes in the order of their ids, without Remaining.
 func (c *Core) Nodes() []api.Node { return c.place.Nodes() }
@@ -27,6 +31,15 @@ func (c *Core) WhyOf(r api.WhyRequest) api.Explanation { return c.place.WhyOf(r)
 // Plan returns where instances would be placed if nothing else changed, in the order of
 // their priority, and which others would be preempted. It reserves nothing.
 func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan { return c.place.Plan(r) }
+
+// Values returns the configs and secrets that the instances need, sorted.
+func (c *Core) Values() placement.Needed { return c.place.Values() }
+
+// ValueFor returns the config or secret that a node requests, if an instance assigned to it needs
+// it.
+func (c *Core) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool) {
+	return c.place.ValueFor(id, w)
+}
 
 // Gen returns the generation of the root's desired set that the cluster holds.
 func (c *Core) Gen() api.Generation { return c.uplink.Gen() }

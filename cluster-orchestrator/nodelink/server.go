@@ -39,13 +39,15 @@ type ServerOptions struct {
 	// Left removes a node that has deleted its data; it may be called twice.
 	Purging func(context.Context, api.NodeID, wire.NodePurging) (bool, error)
 	Left    func(context.Context, api.NodeID) error
+	// Value returns a config or secret, and whether an instance on the node needs it.
+	Value   func(context.Context, api.NodeID, wire.WantValue) (wire.Value, bool, error)
 	MQTT    string           // the broker's URL for nodes; empty: this port
 	Brokers []string         // see wire.Desired.Brokers
 	Now     func() time.Time // default time.Now
 	Log     *slog.Logger     // default slog.Default
 }
 
-// Server serves nodes over HTTP: joins, renewals, purges and streams.
+// Server serves nodes over HTTP: joins, renewals, purges, configs and secrets, and streams.
 type Server struct {
 	opt    ServerOptions
 	mux    *http.ServeMux
@@ -72,6 +74,7 @@ func NewServer(o ServerOptions) *Server {
 	}))
 	d.mux.HandleFunc("POST /v1/node/purge", d.asNode(d.purge))
 	d.mux.HandleFunc("POST /v1/node/left", d.asNode(d.left))
+	d.mux.HandleFunc("POST /v1/node/value", d.asNode(d.value))
 	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
 	return d
 }

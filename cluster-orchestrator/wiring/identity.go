@@ -28,11 +28,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/revoke"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/seal"
 )
 
 // OperatorFile has the operator's token, with mode 0600 like the cluster's key in the same
 // directory.
 const OperatorFile = "operator-token"
+
+// valuesKeyFile has the key of the configs and secrets in the store.
+const valuesKeyFile = "secrets.key"
 
 // minOperatorToken is the minimum length of the operator's token.
 const minOperatorToken = 20
@@ -53,6 +57,7 @@ type identities struct {
 	operator [sha256.Size]byte // hash of the operator's token
 	tokens   *jwt.Verifier
 	revoked  revoke.List
+	sealer   *seal.Sealer  // of configs and secrets in the store
 	unknown  chan struct{} // signals a token with an unknown key
 
 	saving sync.Mutex // serialises changes of the credentials, including the save
@@ -100,6 +105,12 @@ func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []
 	if err != nil {
 		return nil, err
 	}
+	// Without its key, the values in the store are fetched again.
+	keys, err := seal.KeyFile(dir, valuesKeyFile, false)
+	if err != nil {
+		return nil, err
+	}
+	id.sealer = seal.New(keys)
 	token := cfg.OperatorToken.Reveal()
 	if token == "" {
 		if token, err = operatorToken(dir, log); err != nil {

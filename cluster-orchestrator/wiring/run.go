@@ -17,11 +17,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/values"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
@@ -69,7 +71,8 @@ type orchestrator struct {
 	port   *gate.Gate
 	http   http.Handler
 	sched  *client.Asker
-	relay  *relay.Relay  // nil: none is configured
+	relay  *relay.Relay // nil: none is configured
+	values *values.Values
 	relays relay.Foreign // other clusters' relays in routes
 }
 
@@ -198,7 +201,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.server = nodelink.NewServer(nodelink.ServerOptions{
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
-		Purging: o.purging, Left: o.left, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
+		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
@@ -216,6 +219,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 			o.api.Recheck()
 		},
 	})
+	if o.values, err = values.New(values.Options{Store: st, Loaded: docs, Sealer: o.id.sealer, Fetch: o.root.Value, Log: o.log}); err != nil {
+		return err
+	}
 	o.registerMetrics(reg)
 	var health daemon.Health
 	health.RequireLoop(o.loop)
@@ -262,6 +268,10 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			o.root.Send(e.Msg.(wire.ClusterToRoot))
 		case netbook.ToRelay:
 			o.sendRelay(e.Msg)
+		case placement.ToValues:
+			if need, ok := e.Msg.(placement.Needed); ok {
+				o.values.Need(need)
+			}
 		case wire.ToScheduler:
 			if q, ok := e.Msg.(sched.Ask); ok {
 				o.sched.Send(q)
@@ -285,6 +295,16 @@ func (o *orchestrator) held(ctx context.Context) (gen api.Generation, digest api
 		digest, _ = o.core.Digests()
 	})
 	return gen, digest, err
+}
+
+// value returns the config or secret that a node requests, and whether an instance on it needs it.
+func (o *orchestrator) value(ctx context.Context, n api.NodeID, w wire.WantValue) (v wire.Value, ok bool, err error) {
+	var k wire.ValueKey
+	if err := o.loop.Read(ctx, func() { k, ok = o.core.ValueFor(n, w) }); err != nil || !ok {
+		return v, false, err
+	}
+	v, err = o.values.Get(ctx, k)
+	return v, true, err
 }
 
 func (o *orchestrator) route(health http.Handler) http.Handler {
@@ -312,6 +332,9 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	if err := o.loop.Do(ctx, cluster.Start{}, nil); err != nil {
 		return err
 	}
+	if err := o.loop.Read(ctx, func() { o.values.Need(o.core.Values()) }); err != nil {
+		return err
+	}
 	if err := expel(ctx, o.core, o.loop, o.nodes); err != nil {
 		return err
 	}
@@ -327,6 +350,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "nodes", Run: o.nodes.link.Run},
 		daemon.Part{Name: "root", Run: o.root.Run},
+		daemon.Part{Name: "values", Run: o.values.Run},
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {

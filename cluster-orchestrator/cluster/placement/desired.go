@@ -32,6 +32,8 @@ func (m *Machine) Want(a wire.Assignment) {
 		m.wants(in, a)
 		m.changes.Wanted = m.changes.Wanted.Toggle(a.Digest())
 		m.changed(in)
+	case !in.Local && !in.Leaving && in.onlyValuesDiffer(a):
+		m.revalue(in, a)
 	case !in.Local && !in.Leaving && in.Want.Digest() == a.Digest():
 		m.retarget(in, a)
 	default:

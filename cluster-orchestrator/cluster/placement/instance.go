@@ -56,6 +56,7 @@ type instance struct {
 	avoid         []string         // nodes that it failed on under the root's present epoch
 	why           *api.Explanation // why it fits nowhere
 	shown         api.Digest       // of its last observation, as toggled into the digest of all observations
+	needs         []wire.ValueRef  // counted in Machine.values
 	inList        bool             // it counts in the digest of all observations
 }
 
@@ -78,6 +79,7 @@ func (in *instance) id() api.InstanceID { return in.Want.Instance }
 func (m *Machine) wants(in *instance, a wire.Assignment) {
 	old := in.demand.users
 	in.Want, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
+	m.need(in, a.Values)
 	m.relate(in)
 	m.latency.Unrefer(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id())
 }
@@ -241,6 +243,7 @@ func (m *Machine) finish(in *instance) {
 	}
 	id := in.id()
 	m.noteChanged(in)
+	m.need(in, nil)
 	m.unrelate(in)
 	m.unask(in)
 	m.unreserve(in)

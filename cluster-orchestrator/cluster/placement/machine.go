@@ -87,6 +87,8 @@ type Machine struct {
 	short    shortlist
 	reasons  reasons
 
+	values map[wire.ValueKey]int // configs and secrets, with the number of instances that need each
+
 	placed [8]int // number of instances on nodes, by urgency
 
 	asks        *extsched.Exchange // with the external scheduler
@@ -117,6 +119,7 @@ type Changes struct {
 	Report    bool                    // a report to the root is due at once
 	Local     bool                    // a local instance number was assigned
 	Faults    []string                // of the external scheduler
+	Values    bool                    // the result of Machine.Values
 }
 
 // Sums are the sums over all nodes that are not silent.
@@ -132,7 +135,7 @@ func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), beyond: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		grown: map[api.NodeID]bool{}, vacated: map[api.InstanceID]bool{},
-		touched: map[api.NodeID]bool{}, changes: newChanges(),
+		touched: map[api.NodeID]bool{}, changes: newChanges(), values: map[wire.ValueKey]int{},
 	}
 }
 
@@ -154,7 +157,7 @@ func (m *Machine) ClearChanges() {
 	clear(ch.Tell)
 	clear(ch.Shown)
 	clear(ch.Watch)
-	ch.Wanted, ch.Known, ch.Report, ch.Local = 0, 0, false, false
+	ch.Wanted, ch.Known, ch.Report, ch.Local, ch.Values = 0, 0, false, false, false
 	ch.Removed, ch.Sums, ch.Faults = ch.Removed[:0], ch.Sums[:0], nil
 }
 

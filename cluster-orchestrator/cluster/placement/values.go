@@ -1,0 +1,92 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// ToValues is the address of the store of values, which gets the configs and secrets that the
+// cluster's instances need (Needed) when these change.
+const ToValues api.Addr = "values"
+
+// Needed has all values that the cluster's instances need, sorted.
+type Needed []wire.ValueKey
+
+// Values returns the values that the instances need, sorted.
+func (m *Machine) Values() Needed {
+	out := make(Needed, 0, len(m.values))
+	for k := range m.values {
+		out = append(out, k)
+	}
+	slices.SortFunc(out, func(a, b wire.ValueKey) int { return cmp.Compare(a.String(), b.String()) })
+	return out
+}
+
+// need replaces the values that an instance needs.
+func (m *Machine) need(in *instance, refs []wire.ValueRef) {
+	if slices.Equal(in.needs, refs) {
+		return
+	}
+	tenant := in.id().Tenant()
+	for _, r := range refs {
+		k := wire.ValueKey{Tenant: tenant, ValueRef: r}
+		m.values[k]++
+		m.changes.Values = m.changes.Values || m.values[k] == 1
+	}
+	for _, r := range in.needs {
+		k := wire.ValueKey{Tenant: tenant, ValueRef: r}
+		if m.values[k]--; m.values[k] == 0 {
+			delete(m.values, k)
+			m.changes.Values = true
+		}
+	}
+	in.needs = refs
+}
+
+// onlyValuesDiffer reports whether an assignment differs from the instance's by its values only.
+func (in *instance) onlyValuesDiffer(a wire.Assignment) bool {
+	if slices.Equal(a.Values, in.Want.Values) {
+		return false
+	}
+	a.Values = in.Want.Values
+	return in.Want.Digest() == a.Digest()
+}
+
+// revalue changes the values of an instance where it is.
+func (m *Machine) revalue(in *instance, a wire.Assignment) {
+	m.toggleWanted(in)
+	n := m.nodes[in.Node]
+	if n != nil {
+		m.touch(n)
+		n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	}
+	in.Want.Values = a.Values
+	m.need(in, a.Values)
+	m.toggleWanted(in)
+	if n != nil {
+		n.wanted = n.wanted.Toggle(in.assignment().Digest())
+		n.put[in.id()] = true
+	}
+	m.save(in)
+	m.retarget(in, a)
+}
+
+// ValueFor returns the value that a node requests, if an instance that is assigned to the node needs
+// it.
+func (m *Machine) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool) {
+	n := m.nodes[id]
+	if n == nil {
+		return wire.ValueKey{}, false
+	}
+	for _, in := range n.assigned {
+		for _, r := range in.Want.Values {
+			if t := in.id().Tenant(); w.Names(t, r) {
+				return wire.ValueKey{Tenant: t, ValueRef: r}, true
+			}
+		}
+	}
+	return wire.ValueKey{}, false
+}
