@@ -65,6 +65,13 @@ func (c *Cluster) ReportPurged(ctx context.Context) error {
 	return nil
 }
 
+// Value requests a config or secret that a workload of this node needs. It fails with ErrNotFound if
+// the cluster does not have it for this node.
+func (c *Cluster) Value(ctx context.Context, w wire.WantValue) (v wire.Value, err error) {
+	err = c.post(ctx, "value", w, &v)
+	return v, err
+}
+
 // Brokers returns the addresses of the cluster's broker, for a node that can reach none of the
 // addresses it has.
 func (c *Cluster) Brokers(ctx context.Context) ([]string, error) {

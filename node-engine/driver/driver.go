@@ -44,6 +44,16 @@ type Guard interface {
 	Lift(ctx context.Context, k wire.Key) error
 }
 
+// Files writes the files of workloads that are not part of their images (package files).
+type Files interface {
+	Prepare(ctx context.Context, k wire.Key, spec *api.Microservice, refs []wire.ValueRef) (*runtime.Files, *runtime.Login, error)
+	Update(k wire.Key, spec *api.Microservice, refs []wire.ValueRef)
+	Remove(k wire.Key) error
+	// Sweep removes the files of workloads that neither the runtime has nor were prepared since the
+	// start.
+	Sweep(has []wire.Key) error
+}
+
 type Options struct {
 	Runtime runtime.Runtime
 	// Deliver passes an input to the core and returns when it is saved. The driver retries it until
@@ -51,6 +61,7 @@ type Options struct {
 	Deliver func(ctx context.Context, in node.Input) error
 	Info    api.NodeInfo            // of the node, without the runtime's part
 	Guard   Guard                   // nil: without the engine, leases are not enforced
+	Files   Files                   // nil: workloads have no files besides those of their images
 	Network Network                 // nil: workloads have no overlay network
 	Devices func() []api.NodeDevice // for Info; nil: none. Call Recheck when they change
 	Ports   func() *api.NodePorts   // for Info; nil: unknown. Call Recheck when they change
@@ -125,7 +136,7 @@ func (d *Driver) Find(ctx context.Context) (api.NodeInfo, []wire.WorkloadEvent, 
 	return info, found, nil
 }
 
-// list returns the runtime's workloads, and sets info.Runtimes.
+// list returns the runtime's workloads, and sets info.Runtimes. It deletes the files of others.
 func (d *Driver) list(ctx context.Context, info *api.NodeInfo) (found []wire.WorkloadEvent, err error) {
 	call, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
@@ -147,6 +158,15 @@ func (d *Driver) list(ctx context.Context, info *api.NodeInfo) (found []wire.Wor
 			e.Reason, e.Detail = outOfMemory(s.Spec.Memory)
 		}
 		found = append(found, e)
+	}
+	if d.opt.Files != nil {
+		keys := make([]wire.Key, len(all))
+		for i, s := range all {
+			keys[i] = s.Key
+		}
+		if err := d.opt.Files.Sweep(keys); err != nil {
+			d.opt.Log.Warn("files of earlier workloads not deleted", "err", err)
+		}
 	}
 	return found, nil
 }

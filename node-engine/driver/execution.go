@@ -63,7 +63,36 @@ func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
-	return x.opt.Runtime.Create(ctx, runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices})
+	w := runtime.Workload{Key: o.Key, Attempt: o.Attempt, Spec: o.Spec, Addresses: o.Addresses, Devices: o.Devices}
+	switch {
+	case x.opt.Files != nil:
+		if w.Files, w.Login, err = x.opt.Files.Prepare(ctx, o.Key, &o.Spec, o.Values); err != nil {
+			return err
+		}
+	case len(o.Spec.Files) > 0:
+		return runtime.Errorf(api.ReasonNoFiles, "this node's runtime provides no files: %w", api.ErrUnavailable)
+	}
+	return x.opt.Runtime.Create(ctx, w)
+}
+
+// Update rewrites the workload's files in the background.
+func (x execution) Update(o wire.UpdateFiles) {
+	switch {
+	case x.opt.Files == nil:
+	case len(o.Spec.Files) == 0:
+		x.removeFiles()
+	default:
+		x.opt.Files.Update(o.Key, &o.Spec, o.Values)
+	}
+}
+
+func (x execution) removeFiles() {
+	if x.opt.Files == nil {
+		return
+	}
+	if err := x.opt.Files.Remove(x.key); err != nil {
+		x.opt.Log.Warn("files of a workload not deleted", "instance", x.key.Instance, "err", err) // until the next sweep
+	}
 }
 
 // Start attaches the workload to the network and starts it.
@@ -91,6 +120,7 @@ func (x execution) Stop(o wire.StopWorkload) {
 	err := x.opt.Runtime.Stop(call, x.key, o.Grace)
 	if err == nil {
 		_ = x.detach(call, x.key) // the next comparison finds a failure
+		x.removeFiles()
 	}
 	x.listing.RLock()
 	defer x.listing.RUnlock()

@@ -2,6 +2,7 @@ package node
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -88,11 +89,13 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 			w.phase, w.startedAt = running, c.now
 		}
 		c.observe(w, api.Observed{State: api.Running})
+		c.updateFiles(w)
 	case wire.WorkloadCreated:
 		w.attempt = e.Attempt
 		c.timers.Clear(timerKey{timerWork, e.Instance})
 		w.phase = created
 		c.observe(w, api.Observed{State: api.Created})
+		c.updateFiles(w)
 		c.drive(w)
 	case wire.WorkloadExited:
 		if w.phase == waiting {
@@ -226,8 +229,14 @@ func (c *Core) assign(a wire.Assignment) {
 		c.adopt(w, found)
 		return
 	}
+	changed := !slices.Equal(w.assignment.Values, a.Values)
 	if w.wanted {
 		if w.assignment.Digest() == a.Digest() {
+			if changed { // the account of a registry
+				w.assignment.Values = a.Values
+				c.saveWork(w)
+				c.hurry(w)
+			}
 			return
 		}
 		c.desiredDigest = c.desiredDigest.Toggle(w.assignment.Digest())
@@ -236,6 +245,9 @@ func (c *Core) assign(a wire.Assignment) {
 	w.assignment, w.wanted = a, true
 	c.saveWork(w)
 	c.drive(w)
+	if changed {
+		c.updateFiles(w)
+	}
 }
 
 func (c *Core) unassign(id api.InstanceID) {

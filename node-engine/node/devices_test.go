@@ -407,6 +407,8 @@ func keyOf(order any) wire.Key {
 		return o.Key
 	case wire.GuardWorkload:
 		return o.Key
+	case wire.UpdateFiles:
+		return o.Key
 	}
 	return wire.Key{}
 }

@@ -176,7 +176,34 @@ func (c *Core) create(w *work) {
 	}
 	c.order(wire.CreateWorkload{
 		Key: w.key(), Attempt: w.attempt, Spec: w.haveSpec, Addresses: w.assignment.Addresses, Devices: w.devices,
+		Values: w.assignment.Values,
 	})
+}
+
+// updateFiles passes the newest values to the placement. It also does so for a placement that an
+// earlier process of the engine created, whose last update may not have been carried out.
+func (c *Core) updateFiles(w *work) {
+	switch {
+	case !w.current() || len(w.haveSpec.Files) == 0:
+	case w.phase == waiting:
+		c.hurry(w)
+	case w.phase == creating, w.phase == created, w.phase == starting, w.phase == running, w.phase == unsure:
+		c.order(wire.UpdateFiles{Key: w.key(), Spec: w.haveSpec, Values: w.assignment.Values})
+	}
+}
+
+// hurry ends the backoff of a placement whose values have changed, because they may be why it failed.
+func (c *Core) hurry(w *work) {
+	if w.current() && w.phase == waiting {
+		c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now)
+	}
+}
+
+// dropFiles deletes the files of a workload that has ended for good. Its logs stay.
+func (c *Core) dropFiles(w *work) {
+	if len(w.haveSpec.Files) > 0 {
+		c.order(wire.UpdateFiles{Key: w.key()})
+	}
 }
 
 func (c *Core) startWork(w *work) {
@@ -301,6 +328,7 @@ func (c *Core) workloadExited(w *work, e wire.WorkloadEvent) {
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
 		w.phase, w.failsInRow, w.devices = done, 0, nil // nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
+		c.dropFiles(w)
 		c.scheduleDetach(w)
 		return
 	}
@@ -330,7 +358,7 @@ func (c *Core) detach(w *work) {
 // workload may have caused it.
 func countsAsAttempt(r api.Reason) bool {
 	switch r {
-	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired:
+	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired, api.ReasonNoFiles:
 		return false
 	}
 	return !causedByNode(r)
@@ -378,6 +406,7 @@ func (c *Core) giveUp(w *work, detail string, code *int) {
 		State: api.Failed, Reason: api.ReasonAttemptsSpent, ExitCode: code,
 		Detail: fmt.Sprintf("%d of %d attempts failed, no more are made; %s", w.failures, w.haveSpec.Attempts(), detail),
 	})
+	c.dropFiles(w)
 	c.scheduleDetach(w)
 }
 

@@ -22,7 +22,47 @@ type Workload struct {
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
 	Devices   []string             // ids of the devices allocated to it, sorted
+
+	// Files are its files besides those of its image, Login the account for its image's registry. They
+	// are not part of what a runtime stores.
+	Files *Files `json:"-"`
+	Login *Login `json:"-"`
 }
+
+// Files are directories on the node with a workload's files. They are on a file system in memory
+// and outlive the node engine.
+type Files struct {
+	Dir    string      // to be mounted read-only at api.FilesDir
+	Links  []FileLink  // to be made among the image's files
+	Mounts []FileMount // to be mounted read-only
+	// Own makes the user of the workload the owner of the files. It may be repeated.
+	Own func(uid, gid int) error
+}
+
+// FileLink is a symbolic link.
+type FileLink struct {
+	Path   string // in the workload
+	Target string
+}
+
+// FileMount is a directory of links for a path where an image has no files.
+type FileMount struct {
+	Path string // in the workload
+	Dir  string // on the node
+}
+
+// Login is an account at an image registry.
+type Login struct {
+	Registry string // host, as in image references
+	Username string
+	Password string
+}
+
+// String hides the password.
+func (l Login) String() string { return "login at " + l.Registry }
+
+// GoString hides the password.
+func (l Login) GoString() string { return l.String() }
 
 // Status is the state of a workload in a runtime.
 type Status struct {
@@ -136,10 +176,18 @@ type Namespaced interface {
 	Namespace(ctx context.Context, k wire.Key) (path string, w Workload, err error)
 }
 
+// Filer is a Runtime whose workloads can have files (Workload.Files).
+//
+// Signal sends a signal to the workload's first process. It fails with ErrNotFound if that does not
+// run.
+type Filer interface {
+	Signal(ctx context.Context, k wire.Key, s syscall.Signal) error
+}
+
 // hints advise users, who have no access to the node, what to do about a reason.
 var hints = map[api.Reason]string{
 	api.ReasonImageNotFound: "check that code names an image and a tag that the registry has",
-	api.ReasonImageDenied:   "the node's operator gives it the registry's credentials",
+	api.ReasonImageDenied:   "create a secret of type registry (treeline create secret NAME --registry HOST), or have the node's operator configure the registry's credentials",
 	api.ReasonRegistryDown:  "check that the registry runs and can be reached from this node",
 }
 

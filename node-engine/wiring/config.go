@@ -43,6 +43,8 @@ type Config struct {
 	Location       string   `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: unknown"`
 	Areas          []string `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not matter"`
 
+	FilesDir string `yaml:"files_dir" usage:"directory in memory (tmpfs) for configs and secrets of workloads; the engine uses one below it"`
+
 	ListenStatus string `yaml:"listen_status" usage:"where /livez, /readyz, /metrics and /version are served: a loopback host:port, or the path of a unix socket; \"data\" is status.sock in the data directory, \"off\" nowhere"`
 
 	Log daemon.Log `yaml:",inline"`
@@ -62,7 +64,7 @@ type NetmanagerConfig struct {
 // Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
 	return Config{
-		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", DeviceDirs: devices.Dirs, Publish: api.DefaultPublish,
+		Data: "/var/lib/treeline/node", Runtime: "auto", ListenStatus: "data", FilesDir: "/run/treeline/files", DeviceDirs: devices.Dirs, Publish: api.DefaultPublish,
 		Containerd: containerd.Options{Address: "/run/containerd/containerd.sock", Namespace: "treeline", CgroupMount: true},
 		Log:        daemon.DefaultLog(),
 	}
@@ -84,7 +86,7 @@ func (c Config) Validate() error {
 	case n != 0 && (n < 64 || n > 1<<30):
 		return daemon.Invalid("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
 	}
-	for key, path := range map[string]string{"netmanager.socket": c.Netmanager.Socket, "containerd.root": c.Containerd.Root} {
+	for key, path := range map[string]string{"netmanager.socket": c.Netmanager.Socket, "containerd.root": c.Containerd.Root, "files_dir": c.FilesDir} {
 		if path != "" && !strings.HasPrefix(path, "/") {
 			return daemon.Invalid(key, "%q is no absolute path", path)
 		}

@@ -215,6 +215,11 @@ func (p *purge) wipe(token string) error {
 	if err := p.cfg.wipeSecrets(); err != nil {
 		return err
 	}
+	if p.cfg.FilesDir != "" {
+		if err := os.RemoveAll(p.cfg.filesDir()); err != nil {
+			return fmt.Errorf("delete the files of workloads: %w", err)
+		}
+	}
 	// The token's id is in the credentials. If token is empty because they are deleted, an
 	// interrupted purge has already written the file.
 	if _, err := p.dir.Stat(leftFile); token != "" || err != nil {

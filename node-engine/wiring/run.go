@@ -2,13 +2,16 @@ package wiring
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -28,6 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/driver"
+	"github.com/treeline-edge/treeline/node-engine/files"
 	"github.com/treeline-edge/treeline/node-engine/network"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/pinger"
@@ -126,7 +130,15 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Tick: node.Tick{}, Log: log, Observe: e.meter.observe, Queue: 1024, Batch: 128, WhenFull: node.Volatile,
 	})
 	deliver := func(ctx context.Context, in node.Input) error { return e.loop.Do(ctx, in, nil) }
+	provided := e.openFiles(rt)
+	if provided != nil {
+		info.Features = append(info.Features, api.FeatureFiles)
+		slices.Sort(info.Features)
+	}
 	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Devices: found.List, Log: log}
+	if provided != nil {
+		orders.Files = provided
+	}
 	if _, ok := rt.(runtime.Guarded); ok {
 		g := guard.New(filepath.Join(cfg.Data, "guard"))
 		defer g.Close()
@@ -143,6 +155,9 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		{Name: "node", Run: e.runNode},
 		{Name: "purge", Run: e.awaitPurge},
 		{Name: "memory", Run: daemon.TrimMemory},
+	}
+	if provided != nil {
+		parts = append(parts, daemon.Part{Name: "files", Run: provided.Run})
 	}
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{
@@ -162,6 +177,31 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	e.driver = driver.New(orders)
 	e.link = clusterlink.New(link)
 	return daemon.RunAll(ctx, parts...)
+}
+
+// filesDir returns the directory in memory for the files of this node's workloads.
+func (c Config) filesDir() string {
+	data := c.Data
+	if abs, err := filepath.Abs(data); err == nil {
+		data = abs
+	}
+	sum := sha256.Sum256([]byte(data)) // one directory for each engine on the machine
+	return filepath.Join(c.FilesDir, hex.EncodeToString(sum[:8]))
+}
+
+// openFiles returns nil if the node cannot provide files: the runtime has none, or there is no
+// directory in memory.
+func (e *engine) openFiles(rt runtime.Runtime) *files.Files {
+	signals, ok := rt.(runtime.Filer)
+	if !ok || e.cfg.FilesDir == "" {
+		return nil
+	}
+	f, err := files.Open(files.Options{Dir: e.cfg.filesDir(), Fetch: e.cluster.Value, Signal: signals.Signal, Log: e.log})
+	if err != nil {
+		e.log.Warn("this node provides no files of services: it gets no instance that has some", "err", err)
+		return nil
+	}
+	return f
 }
 
 // Join makes the machine a node of the token's cluster, if it is not one yet, and returns the

@@ -20,7 +20,7 @@ import (
 func BenchmarkStart(b *testing.B) {
 	daemon := runtimetest.StartContainerd(b)
 	r := openRuntime(b, testConfig(b, daemon, imageDir(b)))
-	img, err := r.image(r.ctx, spec())
+	img, err := r.image(r.ctx, runtime.Workload{Spec: spec()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -219,7 +220,7 @@ func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 		return runtime.Errorf(api.ReasonPrivilege, "this node's operator does not allow privileged containers")
 	}
 	for retried := false; ; retried = true {
-		img, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w.Spec)
+		img, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w)
 		if err != nil {
 			return err
 		}
@@ -269,14 +270,22 @@ func (r *Runtime) createContainer(ctx context.Context, w runtime.Workload, h Han
 	if err := r.writeNames(w); err != nil {
 		return err
 	}
-	c, err := r.container(ctx, w, h, img)
+	c, user, err := r.container(ctx, w, h, img)
 	if err != nil {
 		return err
+	}
+	if w.Files != nil {
+		if err := w.Files.Own(int(user.UID), int(user.GID)); err != nil {
+			return runtime.Errorf(api.ReasonNoFiles, "%w", err)
+		}
 	}
 	if _, err := r.c.ContainerService().Create(ctx, c); err != nil {
 		return err
 	}
 	files, err := r.files(ctx, c.ID, img.parent)
+	if err == nil && w.Files != nil {
+		err = linkFiles(ctx, files, w.Files.Links)
+	}
 	if err == nil {
 		err = r.newTask(ctx, c.ID, r.cfg.shimGroup(w.Instance), files)
 	}
@@ -286,8 +295,8 @@ func (r *Runtime) createContainer(ctx context.Context, w runtime.Workload, h Han
 	return nil
 }
 
-// container returns the container's metadata.
-func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, img unpacked) (c containers.Container, err error) {
+// container returns the container's metadata, and the user that it runs as.
+func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, img unpacked) (c containers.Container, user specs.User, err error) {
 	id := runtime.ID(w.Key)
 	c = containers.Container{
 		ID: id, Image: img.Name(), Snapshotter: r.cfg.Snapshotter, SnapshotKey: id,
@@ -296,22 +305,22 @@ func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, 
 	}
 	if h.Runtime == runcV2 && h.Binary != "" {
 		if c.Runtime.Options, err = typeurl.MarshalAny(&options.Options{BinaryName: h.Binary}); err != nil {
-			return c, err
+			return c, user, err
 		}
 	}
 	rec, err := json.Marshal(record{w, img.parent})
 	if err != nil {
-		return c, err
+		return c, user, err
 	}
 	c.Extensions = map[string]typeurl.Any{extension: &anypb.Any{TypeUrl: typeURL, Value: rec}}
 	cfg := r.cfg
 	cfg.OpenFiles = r.limitOpenFiles()
 	s, err := oci.GenerateSpec(ctx, r.c, &c, cfg.specOpts(w, img.setProcess)...)
 	if err != nil {
-		return c, err
+		return c, user, err
 	}
 	c.Spec, err = typeurl.MarshalAny(s)
-	return c, err
+	return c, s.Process.User, err
 }
 
 // files creates the container's snapshot from that of its image. It replaces a snapshot that

@@ -138,7 +138,7 @@ func TestPolicyAppliesToRedirectsAndTokenServers(t *testing.T) {
 			defer outer.Close()
 			host := outer.Listener.Addr().String()
 			cfg := Config{Options: Options{Registries: []Registry{{Host: host, PlainHTTP: true}}}}
-			_, _, err := cfg.resolver().Resolve(t.Context(), host+"/hello:1")
+			_, _, err := cfg.resolver(account{}).Resolve(t.Context(), host+"/hello:1")
 			if !errors.Is(err, errPolicy) || reached.Load() != 0 {
 				t.Errorf("resolve: got %v, %d requests to this machine; want errPolicy and none", err, reached.Load())
 			}

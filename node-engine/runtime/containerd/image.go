@@ -46,9 +46,10 @@ func (u unpacked) setProcess(_ context.Context, _ oci.Client, _ *containers.Cont
 	return json.Unmarshal(u.process, s.Process)
 }
 
-// image returns the unpacked image of `code`. Concurrent calls for one reference share one
-// fetch and its outcome.
-func (r *Runtime) image(ctx context.Context, spec api.Microservice) (unpacked, error) {
+// image returns the unpacked image of the workload's code. Concurrent calls for one reference with
+// the same account share one fetch and its outcome.
+func (r *Runtime) image(ctx context.Context, w runtime.Workload) (unpacked, error) {
+	spec := w.Spec
 	platform := platforms.DefaultStrict()
 	if spec.Platform != "" {
 		p, err := platforms.Parse(spec.Platform)
@@ -57,11 +58,15 @@ func (r *Runtime) image(ctx context.Context, spec api.Microservice) (unpacked, e
 		}
 		platform = platforms.OnlyStrict(p)
 	}
-	result := r.pulls.DoChan(spec.Code+"\x00"+spec.Platform, func() (any, error) {
+	from := account{}
+	if w.Login != nil {
+		from = account{login: *w.Login, prefix: privatePrefix(w.Instance.Tenant())}
+	}
+	result := r.pulls.DoChan(spec.Code+"\x00"+spec.Platform+"\x00"+from.key(), func() (any, error) {
 		// The caller's context is not used, because other callers wait for the result too.
 		ctx, cancel := context.WithTimeout(r.ctx, pullTimeout)
 		defer cancel()
-		return r.fetch(ctx, spec.Code, spec.Platform, platform)
+		return r.fetch(ctx, spec.Code, spec.Platform, platform, from)
 	})
 	select {
 	case res := <-result:
@@ -72,8 +77,8 @@ func (r *Runtime) image(ctx context.Context, spec api.Microservice) (unpacked, e
 	}
 }
 
-func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer) (unpacked, error) {
-	img, err := r.findImage(ctx, code, p)
+func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer, from account) (unpacked, error) {
+	img, err := r.findImage(ctx, code, p, from)
 	if err != nil {
 		return unpacked{}, err
 	}
@@ -132,7 +137,7 @@ func (r *Runtime) readImage(ctx context.Context, img client.Image, key string) (
 }
 
 // findImage searches the archives, the namespace and the registry.
-func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchComparer) (client.Image, error) {
+func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchComparer, from account) (client.Image, error) {
 	if path, ok := strings.CutPrefix(code, archiveScheme); ok {
 		a, err := r.archives.byPath(path)
 		if err != nil {
@@ -148,13 +153,17 @@ func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchC
 	if a, ok := r.archives.byRef(code, ref); ok {
 		return r.load(ctx, a, p)
 	}
-	for _, name := range []string{code, ref} {
+	names := []string{code, ref}
+	if from.prefix != "" {
+		names = append([]string{from.prefix + ref}, names...)
+	}
+	for _, name := range names {
 		if img, err := r.lookUp(ctx, name, p); img != nil || err != nil {
 			return img, err
 		}
 	}
 	img, err := r.c.Pull(ctx, ref, client.WithPullUnpack, client.WithPlatformMatcher(p),
-		client.WithPullSnapshotter(r.cfg.Snapshotter), client.WithResolver(r.cfg.resolver()))
+		client.WithPullSnapshotter(r.cfg.Snapshotter), client.WithResolver(r.cfg.resolver(from)))
 	if err != nil {
 		return nil, r.pullError(reference.Domain(named), ref, err)
 	}

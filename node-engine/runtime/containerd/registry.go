@@ -2,6 +2,8 @@ package containerd
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -16,18 +18,63 @@ import (
 
 	"github.com/containerd/containerd/v2/core/remotes"
 	"github.com/containerd/containerd/v2/core/remotes/docker"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/probe"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
 const pull = docker.HostCapabilityPull | docker.HostCapabilityResolve
 
-func (c Config) resolver() remotes.Resolver {
-	return docker.NewResolver(docker.ResolverOptions{Hosts: c.hosts})
+// account is a tenant's account at a registry. The zero account is the node's.
+type account struct {
+	login  runtime.Login
+	prefix string // of the names of images that were fetched with it
+}
+
+// key distinguishes accounts and passwords.
+func (a account) key() string {
+	return a.prefix + "\x00" + a.login.Username + "\x00" + a.login.Password
+}
+
+// privatePrefix returns the prefix of the names of images that a tenant's account may fetch. Other
+// tenants do not find these images: their own account has to be allowed to fetch them.
+func privatePrefix(t api.Tenant) string {
+	sum := sha256.Sum256([]byte(t))
+	return "treeline!" + hex.EncodeToString(sum[:12]) + "/" // no image reference begins like this
+}
+
+// resolver returns the resolver of a pull with an account.
+func (c Config) resolver(from account) remotes.Resolver {
+	r := docker.NewResolver(docker.ResolverOptions{Hosts: func(host string) ([]docker.RegistryHost, error) { return c.hosts(host, from) }})
+	if from.prefix == "" {
+		return r
+	}
+	return private{r, from.prefix}
+}
+
+// private is a resolver that changes the names of images.
+type private struct {
+	remotes.Resolver
+	prefix string
+}
+
+func (p private) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
+	name, desc, err := p.Resolver.Resolve(ctx, ref)
+	return p.prefix + name, desc, err
+}
+
+func (p private) Fetcher(ctx context.Context, name string) (remotes.Fetcher, error) {
+	return p.Resolver.Fetcher(ctx, strings.TrimPrefix(name, p.prefix))
 }
 
 // hosts returns the servers to ask for images of a registry.
-func (c Config) hosts(host string) (out []docker.RegistryHost, err error) {
+func (c Config) hosts(host string, from account) (out []docker.RegistryHost, err error) {
 	reg, _ := c.registry(host)
+	if from.login.Registry == host {
+		reg.Username, reg.Password = from.login.Username, daemon.Secret(from.login.Password)
+	}
 	urls, err := reg.endpoints()
 	if err != nil {
 		return nil, err

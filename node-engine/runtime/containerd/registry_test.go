@@ -160,6 +160,7 @@ type registry struct {
 	host     string
 	blobs    map[string][]byte
 	manifest v1.Descriptor
+	stop     func()
 
 	mu    sync.Mutex // guards count
 	count map[string]int
@@ -198,6 +199,7 @@ func newRegistry(t *testing.T, archive string) *registry {
 	}
 	srv := httptest.NewServer(g)
 	t.Cleanup(srv.Close)
+	g.stop = srv.Close
 	g.host = srv.Listener.Addr().String()
 	return g
 }

@@ -78,6 +78,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		names := c.namesDir(id)
 		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), change(ownNetwork))
 	}
+	if w.Files != nil {
+		opts = append(opts, oci.WithMounts(fileMounts(w.Files)))
+	}
 	if h.Runtime == runcV2 {
 		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.shimGroup(w.Instance)}))
 	}
