@@ -65,7 +65,7 @@ func count(s string) (int, error) {
 }
 
 func (c *cli) deleteCmd() *cobra.Command {
-	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, or remove clusters and nodes"}
+	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, configs and secrets, or remove clusters and nodes"}
 	var yes, wait, purge bool
 	var timeout time.Duration
 	var of string
@@ -112,6 +112,7 @@ the order until the node is back.`,
 		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 		group.AddCommand(sub)
 	}
+	group.AddCommand(c.deleteValuesCmds()...)
 	return group
 }
 

@@ -30,6 +30,8 @@ func (c *cli) describeCmd() *cobra.Command {
 		{"service NAME", []string{"svc"}, "services", c.describeService},
 		{"instance NAME", []string{"inst"}, "instances", c.describeInstance},
 		{"cluster NAME", nil, "clusters", c.describeCluster},
+		{"config NAME", nil, "configs", c.describeValues(api.KindConfig)},
+		{"secret NAME", nil, "secrets", c.describeValues(api.KindSecret)},
 		{"node NAME --cluster CLUSTER", nil, "", func(ctx context.Context, d *description, name string) error {
 			return c.describeNode(ctx, d, api.ClusterID(cluster), name)
 		}},
@@ -179,6 +181,9 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	}
 	d.line("Priority", "%s", m.Priority)
 	d.line("Environment", "%s", names(m.Environment)) // without values, which may be secrets
+	for _, f := range files(m.Files) {
+		d.line("File", "%s", f)
+	}
 	d.line("Processors", "%s", strings.Join(m.Arch, ", "))
 	for _, k := range m.Constraints {
 		d.line("Constraint", "%s", constraint(k))
@@ -316,6 +321,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Labels", "%s", output.Labels(n.Labels))
 	d.line("Runtimes", "%s", strings.Join(n.Runtimes, ", "))
 	d.line("Addons", "%s", strings.Join(n.Addons, ", "))
+	d.line("Supports", "%s", features(n.Features))
 	for _, dev := range n.Devices {
 		d.line("Device", "%s", device(dev))
 	}

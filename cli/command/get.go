@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, clusters or nodes"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, clusters, nodes, configs or secrets"}
 	for _, k := range []struct {
 		use     string
 		aliases []string
@@ -42,6 +42,7 @@ func (c *cli) getCmd() *cobra.Command {
 		group.AddCommand(cmd)
 	}
 	group.AddCommand(c.getNodesCmd())
+	group.AddCommand(c.getValuesCmds()...)
 	return group
 }
 

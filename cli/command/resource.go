@@ -179,6 +179,11 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, o := range all {
 				out = append(out, short(string(o.ID))+"\t"+string(o.State))
 			}
+		case "configs", "secrets":
+			all, _, _ := a.ValuesList(ctx, api.ValueKind(strings.TrimSuffix(kind, "s")), own)
+			for _, o := range all {
+				out = append(out, short(string(o.ID)))
+			}
 		case "nodes":
 			all, _ := c.nodes(ctx, a, "")
 			for _, o := range all {
