@@ -384,7 +384,7 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	if o.Containers {
 		ctrd := l.Containerd()
 		args = append(args, "--runtime", "containerd", "--containerd-address", ctrd.Address,
-			"--containerd-namespace", base+"-"+name, "--containerd-image-dirs", ctrd.Images)
+			"--containerd-namespace", base+"-"+name, "--containerd-image-dirs", ctrd.Images, "--files-dir", l.Files())
 	} else {
 		args = append(args, "--runtime", "process", "--process-allow", filepath.Dir(l.Program),
 			"--process-cgroup-parent", "/treeline/"+base+"-"+name)
@@ -399,6 +399,9 @@ func (c *Cluster) NewNode(name string, o NodeOptions) *Node {
 	n.env = append(n.env, "TREELINE_TOKEN="+n.Token)
 	return n
 }
+
+// Files returns the directory in memory for the files of workloads, of all nodes.
+func (l *Lab) Files() string { return filepath.Join("/dev/shm", filepath.Base(l.Dir)) }
 
 // Status returns the path of the node's status socket.
 func (n *Node) Status() string { return filepath.Join(n.Data, "status.sock") }
@@ -495,6 +498,7 @@ func (l *Lab) close(j *janitor) {
 		l.API.Close()
 	}
 	l.wg.Wait()
+	_ = os.RemoveAll(l.Files())
 	if l.ctrd != nil {
 		l.ctrd.Kill9()
 	}
