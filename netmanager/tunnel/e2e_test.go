@@ -318,6 +318,28 @@ func TestAfterARestartThePeerReconnectsAtOnce(t *testing.T) {
 	}
 }
 
+// A node drops a peer when no subscription leads to it any more, and may need it again a moment later. The
+// peer still has its session: the first packet that it sends must arrive, although nobody repeats it.
+func TestTheFirstPacketToAPeerThatLostTheSessionArrives(t *testing.T) {
+	a, b := pair(t)
+	in := b.packets(netip.AddrPortFrom(b.addr(), 0).String())
+	out := a.dial("udp", in.LocalAddr().String())
+	if err := arrives(in, out, []byte("before")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 { // three reports of an unknown session within a second
+		b.DropPeer(a.Public())
+		b.SetPeer(a.record())
+		p := a.peers[b.Public()]
+		eventually(t, "a has heard nothing of b for a while", func() bool {
+			return time.Since(epoch.Add(time.Duration(p.received.Load()))) > unprovenAfter
+		})
+		if err := arrives(in, out, fmt.Appendf(nil, "first packet, round %d", i)); err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+	}
+}
+
 // A change of the peer's address is reported. The engine follows it only after SetPath.
 func TestRoaming(t *testing.T) {
 	a, b := pair(t)

@@ -162,6 +162,7 @@ func (e *Engine) establish(p *peer, ks *keys, from Path, rtt time.Duration) {
 	p.stale.Store(false)
 	p.unanswered.Store(0)
 	p.send.Store(ks.Session)
+	p.resend(p.since)
 	e.post(Established{p.key, from, rtt})
 	e.activate(p) // sends the queued packets
 }
@@ -196,8 +197,8 @@ func (k *keeper) unknown(now time.Time, msg []byte) {
 	index := session.Receiver(msg)
 	for _, p := range e.peers {
 		if s := p.send.Load(); s != nil && s.Remote == index {
-			if now.Sub(p.hinted) > time.Second && p.next == nil { // otherwise the peer has just started a handshake
-				p.hinted = now
+			if p.next == nil && p.hints.AllowN(now, 1) { // otherwise the peer has just started a handshake
+				p.lost = p.unproven.Swap(nil)
 				e.startHandshake(p)
 			}
 			return

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/netmanager/tunnel/session"
 )
@@ -47,9 +49,10 @@ type peer struct {
 	armed      atomic.Bool  // the keeper will examine the peer
 	stale      atomic.Bool  // the keeper has been told that the session is old
 	silent     atomic.Bool  // Silent was posted, and Recovered was not
-	from       Path         // path of the last message; owned by the receiver
-	carried    Path         // path of the last data; owned by the receiver
-	strayed    time.Time    // when Stray was last posted; owned by the receiver
+	unproven   atomic.Pointer[unproven]
+	from       Path      // path of the last message; owned by the receiver
+	carried    Path      // path of the last data; owned by the receiver
+	strayed    time.Time // when Stray was last posted; owned by the receiver
 	traffic    counters
 
 	// Guarded by Engine.mu.
@@ -65,7 +68,8 @@ type peer struct {
 	queued      [][]byte // frames that wait for a session
 	queuedBytes int
 	dropped     bool
-	hinted      time.Time // when the peer last reported an unknown session
+	hints       *rate.Limiter // of the peer's reports of an unknown session
+	lost        *unproven     // to be sent again in the next session
 	rtt         time.Duration
 	since       time.Time // wall-clock time of the last handshake
 }
@@ -83,9 +87,52 @@ type answer struct {
 }
 
 func newPeer(key api.PeerKey) *peer {
-	p := &peer{key: key}
+	p := &peer{key: key, hints: rate.NewLimiter(1, 5)}
 	p.mtu.Store(DefaultMTU)
 	return p
+}
+
+// unproven has the first frames sent to a peer since it was last heard. The peer may have lost the session.
+// They are sent again if it says so: a lost SYN is repeated only after a second, and a request over UDP
+// perhaps never. It is not changed after it was stored.
+type unproven struct {
+	since  time.Time // when the first of them was sent
+	frames [][]byte
+}
+
+// Bounds of unproven frames. A longer frame is a segment of a stream that runs already.
+const (
+	maxUnproven    = 8
+	maxUnprovenLen = 2048
+	// unprovenAfter is how long nothing must have been received from a peer before frames to it are kept.
+	unprovenAfter = 100 * time.Millisecond
+	// unprovenFor is how long a kept frame may be sent again.
+	unprovenFor = 2 * time.Second
+)
+
+// keep stores a copy of a frame that is being sent, if the peer has been quiet. It is for the transmitter.
+func (p *peer) keep(frame []byte, now time.Time) {
+	if stamp(now)-p.received.Load() <= int64(unprovenAfter) || len(frame) > maxUnprovenLen {
+		return
+	}
+	u := p.unproven.Load()
+	switch {
+	case u == nil || now.Sub(u.since) > unprovenFor:
+		u = &unproven{since: now}
+	case len(u.frames) == maxUnproven:
+		return
+	}
+	p.unproven.Store(&unproven{u.since, append(slices.Clip(u.frames), slices.Clone(frame))})
+}
+
+// resend queues the lost frames, at the start of a session. mu is held.
+func (p *peer) resend(now time.Time) {
+	if p.lost != nil && now.Sub(p.lost.since) <= unprovenFor {
+		for _, f := range p.lost.frames {
+			p.enqueue(f)
+		}
+	}
+	p.lost = nil
 }
 
 // epoch is the start of the process. Times are nanoseconds since then: monotonic, and atomic to store.

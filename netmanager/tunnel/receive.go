@@ -200,6 +200,9 @@ func (r *receiver) flush() {
 // received records that an authentic message of a peer was received.
 func (r *receiver) received(p *peer, at int64, from Path, data bool) {
 	p.received.Store(at)
+	if p.unproven.Load() != nil {
+		p.unproven.Store(nil)
+	}
 	if p.unanswered.Load() != 0 {
 		p.unanswered.Store(0)
 	}

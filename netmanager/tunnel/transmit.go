@@ -93,6 +93,7 @@ func (t *transmitter) frame(frame []byte, now time.Time) {
 	if p.unacked.Load() != 0 {
 		p.unacked.Store(0)
 	}
+	p.keep(frame, now)
 	t.seal(p, s, *path, frame)
 }
 
