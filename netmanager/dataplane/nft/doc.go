@@ -13,8 +13,8 @@
 // instance that opens the flow is within its share of connection tracking. Packets that need an
 // answer of the core are copied to the packet queue's device and dropped.
 //
-// Sets are keyed by IPv4 addresses; the key of an IPv6 packet is the IPv4 address in
-// its last four bytes. One element therefore serves both families, which share one counter of turns. A change is one
+// Sets are keyed by IPv4 addresses; the key of an IPv6 packet is the IPv4 address in its last four
+// bytes. One element therefore serves both families, which share one counter of turns. A change is one
 // transaction of a few elements, and a rule if the number of a service's turns changes.
 //
 // Limits: UDP flows live as long as net.netfilter.nf_conntrack_udp_timeout and

@@ -90,7 +90,8 @@ func (m *Machine) Counted(now time.Time, bytes map[api.PeerKey][2]uint64) Effect
 	return m.takeEffects()
 }
 
-// compareCounts compares the counters with those of the last count, and sends a TrafficProbe if packets were sent.
+// compareCounts compares the counters with those of the last count, and sends a TrafficProbe if packets
+// were sent.
 func (m *Machine) compareCounts(q *peer, to, from uint64) {
 	p := &q.proof
 	if m.now.Sub(p.at) < countInterval*3/4 {

@@ -197,7 +197,8 @@ func (m *Machine) schedule(now time.Time, k api.PeerKey, p *peer) {
 	m.timers.Set(timer{peer: k}, p.next)
 }
 
-// measureEarly moves the next measurement of a peer to confirmAfter. It returns false if the peer's credit is too small.
+// measureEarly moves the next measurement of a peer to confirmAfter from now. It returns false if the
+// peer's credit is too small.
 func (m *Machine) measureEarly(now time.Time, k api.PeerKey) bool {
 	p, early := m.peers[k], now.Add(confirmAfter)
 	cost := p.next.Sub(early)

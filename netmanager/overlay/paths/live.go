@@ -142,8 +142,8 @@ func (m *Machine) compare(x *pathState) {
 	}
 }
 
-// sleepIfIdle drops direct paths after linger without traffic. Their NAT mappings have probably expired, and the
-// next packet reaches the peer at once through the relay.
+// sleepIfIdle drops direct paths after linger without traffic. Their NAT mappings have probably expired,
+// and the next packet reaches the peer at once through the relay.
 func (m *Machine) sleepIfIdle() {
 	if m.asleep || m.now.Before(m.traffic.Add(linger)) {
 		return

@@ -112,8 +112,8 @@ func (m *Machine) resetIdle(now time.Time) {
 // disconnected cluster cannot send again.
 func (m *Machine) kept(o Outcome) bool { return !m.Session.up && o == Answered }
 
-// DropAfterLeaving reports whether to drop a subscription of a service whose last instance left the node: it is open
-// or idle. The caller keeps the others for a while, since the instance may restart.
+// DropAfterLeaving reports whether to drop a subscription of a service whose last instance left the node:
+// it is open or idle. The caller keeps the others for a while, since the instance may restart.
 func (m *Machine) DropAfterLeaving(now time.Time, id api.ServiceID, k Key, o Outcome) (drop bool) {
 	s, open := m.all[k], m.by[id].open
 	if _, ok := open[k]; ok {
