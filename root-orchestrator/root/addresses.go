@@ -3,6 +3,7 @@ package root
 import (
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -50,11 +51,16 @@ func (p planned) undo(b *addresses.Registry) {
 	}
 }
 
-// planAddresses takes the addresses that an application requests. On an error it takes none.
-func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, error) {
+// sweepAddresses frees the addresses whose rest is over.
+func (c *network) sweepAddresses() {
 	for _, a := range c.addresses.Sweep(c.wall) {
 		c.journal.Delete(kindAddress, a.String())
 	}
+}
+
+// planAddresses takes the addresses that an application requests. On an error it takes none. It
+// saves nothing, because a plan calls it outside of a step.
+func (c *network) planAddresses(wall time.Time, id api.AppID, spec api.Application) (planned, error) {
 	var have map[api.ServiceID]api.ServiceAddresses
 	if a := c.apps.App(id); a != nil {
 		have = a.Addresses
@@ -66,7 +72,7 @@ func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, er
 			continue // it uses its node's network
 		}
 		sid := id.Service(m.Name, m.Namespace)
-		p, err := c.planService(sid, m.Addresses, have[sid])
+		p, err := c.planService(wall, sid, m.Addresses, have[sid])
 		if err != nil {
 			plans.undo(c.addresses)
 			return nil, err
@@ -76,13 +82,13 @@ func (c *network) planAddresses(id api.AppID, spec api.Application) (planned, er
 	return plans, nil
 }
 
-func (c *network) planService(id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (addresses.Plan, error) {
-	p, err := c.addresses.Assign(c.wall, id, want, have)
+func (c *network) planService(wall time.Time, id api.ServiceID, want *api.Addresses, have api.ServiceAddresses) (addresses.Plan, error) {
+	p, err := c.addresses.Assign(wall, id, want, have)
 	if err != nil {
 		return p, err
 	}
 	err = c.checkIPv6(id, want, p.Addresses.RoundRobin)
-	if err == nil && c.net.Waiting() && p.Gives(c.wall, id) {
+	if err == nil && c.net.Waiting() && p.Gives(wall, id) {
 		err = c.net.WaitError(c.now, "addresses for "+id.Name())
 	}
 	if err != nil {
@@ -125,9 +131,10 @@ func (c *network) commit(a *applications.App, plans planned) {
 // completeAddresses gives addresses to services without any: those of an earlier release, or of an
 // application that was not saved completely.
 func (c *network) completeAddresses() {
+	c.sweepAddresses()
 	for _, id := range c.apps.Apps() {
 		a := c.apps.App(id)
-		plans, err := c.planAddresses(id, a.Spec)
+		plans, err := c.planAddresses(c.wall, id, a.Spec)
 		switch {
 		case err == nil:
 			c.commit(a, plans)

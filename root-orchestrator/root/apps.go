@@ -17,7 +17,8 @@ func (in Apply) apply(c *Core) error {
 		return err
 	}
 	id := in.Tenant.App(in.Spec.Name, in.Spec.Namespace)
-	plans, err := c.planAddresses(id, in.Spec)
+	c.sweepAddresses()
+	plans, err := c.planAddresses(c.wall, id, in.Spec)
 	if err != nil {
 		return err
 	}

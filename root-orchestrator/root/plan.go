@@ -62,7 +62,7 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 			}
 		}
 	}
-	if err := c.tryAddresses(ids, apps); err != nil {
+	if err := c.tryAddresses(now, ids, apps); err != nil {
 		return Planned{}, err
 	}
 	d := dryRun{c.copyFor(ids, services, doubts)}
@@ -81,7 +81,7 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 }
 
 // tryAddresses returns an error if the applications cannot have the addresses that they request.
-func (c *Core) tryAddresses(ids []api.AppID, apps []api.Application) error {
+func (c *Core) tryAddresses(now time.Time, ids []api.AppID, apps []api.Application) error {
 	var tried []planned
 	defer func() {
 		for _, t := range tried {
@@ -89,7 +89,7 @@ func (c *Core) tryAddresses(ids []api.AppID, apps []api.Application) error {
 		}
 	}()
 	for i, id := range ids {
-		p, err := c.planAddresses(id, apps[i])
+		p, err := c.planAddresses(now, id, apps[i])
 		if err != nil {
 			return err
 		}

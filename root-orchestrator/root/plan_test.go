@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
 )
 
 func (w *world) plan(app api.Application, doubts map[api.InstanceID][]Doubt) Planned {
@@ -41,7 +42,7 @@ func actions(p Planned) string {
 	return strings.Join(out, ", ")
 }
 
-func TestPlanIsWhatApplyingDoes(t *testing.T) {
+func TestPlanEqualsTheResultOfApply(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 2
 	w.settle()
@@ -129,8 +130,42 @@ func TestPlanRefusesWhatApplyingRefuses(t *testing.T) {
 	}
 }
 
+// A plan is made outside of a step. It sees addresses whose rest is over as free, but it neither
+// frees nor saves them.
+func TestPlanLeavesRestingAddressesToTheNextApply(t *testing.T) {
+	w := newWorld(t, "a")
+	app := application(1, addressed(&api.Addresses{RoundRobin: "10.30.7.7"}))
+	w.must(Apply{Tenant: "acme", Spec: app})
+	w.settle()
+	w.must(DeleteApp{App: shop})
+	w.settle()
+	w.now = w.now.Add(addresses.Rest + time.Minute)
+	plan := func(tenant api.Tenant) {
+		t.Helper()
+		if _, err := w.c.Plan(w.now, tenant, []api.Application{app}, nil); err != nil {
+			t.Errorf("plan of %s with an address whose rest is over: %v", tenant, err)
+		}
+	}
+	saves := func(in Input) (n int) {
+		for _, d := range w.must(in).Save {
+			if d.Kind == kindAddress {
+				n++
+			}
+		}
+		return n
+	}
+	plan("rival")
+	plan("acme")
+	if n := saves(Tick{}); n != 0 {
+		t.Errorf("the step after a plan saves %d addresses, want 0", n)
+	}
+	if n := saves(Apply{Tenant: "rival", Spec: app}); n == 0 {
+		t.Error("the next apply does not delete the documents of addresses whose rest is over")
+	}
+}
+
 // Applying has the planned result if nothing else changes.
-func TestPlansComeTrue(t *testing.T) {
+func TestApplyDoesWhatThePlanSaid(t *testing.T) {
 	for n := range 30 {
 		w := newWorld(t, "a", "b", "c")
 		w.twins["a"].room, w.twins["b"].room, w.twins["c"].room = n%4, (n/2)%5, n%3
@@ -165,7 +200,7 @@ func TestPlanOfAnExclusiveServiceIsAboutTheEnd(t *testing.T) {
 	}
 }
 
-func TestADryRunSharesNothingThatChanges(t *testing.T) {
+func TestADryRunDoesNotChangeTheOriginal(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	w.apply(4)
 	w.settle()
@@ -185,7 +220,7 @@ func TestADryRunSharesNothingThatChanges(t *testing.T) {
 
 // A service that replaces another one in a full cluster is planned there, because applying frees
 // the resources. The cluster is asked with the instances that would end.
-func TestInstancesThatEndLeaveTheirRoom(t *testing.T) {
+func TestInstancesThatEndFreeTheirCapacity(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 2
 	w.apply(2)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/ipam"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -30,8 +31,8 @@ type Registry struct {
 	pool    *ipam.Pool
 	owners  map[netip.Addr]api.ServiceID
 	resting map[netip.Addr]Resting
-	queue   []netip.Addr // resting addresses in the order in which their rest ends
-	limit   int          // for the addresses, owned and resting, of a topmost tenant; 0: none
+	ends    step.Timers[netip.Addr] // of the rests
+	limit   int                     // for the addresses, owned and resting, of a topmost tenant; 0: none
 	of      map[api.Tenant]int
 	claims  map[api.ClusterID]map[netip.Addr]bool // addresses claimed by a cluster that rest or are disputed
 }
@@ -71,7 +72,7 @@ func (g *Registry) disown(a netip.Addr) {
 // startRest begins the rest of an address, and endRest ends it.
 func (g *Registry) startRest(r Resting, a netip.Addr) {
 	g.resting[a] = r
-	g.queue = append(g.queue, a)
+	g.ends.Set(a, r.Until)
 	if !r.Quoted {
 		g.count(r.Service, +1)
 	}
@@ -82,6 +83,7 @@ func (g *Registry) endRest(a netip.Addr) (r Resting, rested bool) {
 		g.count(r.Service, -1)
 	}
 	delete(g.resting, a)
+	g.ends.Clear(a)
 	return r, rested
 }
 
@@ -116,7 +118,6 @@ func (g *Registry) size() int {
 	return 1<<(p.Addr().BitLen()-p.Bits()) - reserved
 }
 
-// Owner returns the service that has an address, or "".
 func (g *Registry) Owner(a netip.Addr) api.ServiceID { return g.owners[a] }
 
 // Free returns how many addresses have no owner and do not rest.
@@ -264,7 +265,7 @@ func (g *Registry) choose(now time.Time, id api.ServiceID, role int, text string
 		return a, nil
 	}
 	if err := g.take(now, id, a, p, true); err != nil {
-		return a, fmt.Errorf("assign address %s to %s: %w", a, id, g.explain(id, a, err))
+		return a, fmt.Errorf("assign address %s to %s: %w", a, id, g.explain(now, id, a, err))
 	}
 	return a, nil
 }
@@ -272,11 +273,12 @@ func (g *Registry) choose(now time.Time, id api.ServiceID, role int, text string
 // tries is how many derived addresses are tried before any free address is taken.
 const tries = 8
 
-// mayReuse reports whether a service may have a resting address: it had the address before, or its
-// SLA names it (chosen) and a service of the same tenant had it, so that clients with the old
-// address stay within the tenant. An address that a cluster claims may still be in use.
-func (r Resting) mayReuse(id api.ServiceID, chosen bool) bool {
-	return r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
+// mayReuse reports whether a service may have a resting address: the rest is over, it had the
+// address before, or its SLA names it (chosen) and a service of the same tenant had it, so that
+// clients with the old address stay within the tenant. An address that a cluster claims may still
+// be in use.
+func (r Resting) mayReuse(now time.Time, id api.ServiceID, chosen bool) bool {
+	return !r.Until.After(now) || r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
 }
 
 // take assigns one address to a service. It takes a resting one if mayReuse allows it.
@@ -285,10 +287,10 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 		return api.ErrConflict
 	}
 	if r, ok := g.resting[a]; ok {
-		if !r.mayReuse(id, chosen) {
+		if !r.mayReuse(now, id, chosen) {
 			return api.ErrConflict
 		}
-		if r.Quoted && g.full(id) { // it would count towards the limit from now on
+		if (r.Quoted || highest(r.Service) != highest(id)) && g.full(id) { // it would count towards the limit from now on
 			return api.ErrConflict
 		}
 		g.endRest(a)
@@ -304,14 +306,14 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 }
 
 // explain adds to an error who has the address, without the names of other tenants' services.
-func (g *Registry) explain(id api.ServiceID, a netip.Addr, err error) error {
+func (g *Registry) explain(now time.Time, id api.ServiceID, a netip.Addr, err error) error {
 	who := func(of api.ServiceID) string {
 		if of.Tenant() == id.Tenant() {
 			return "service " + of.Name()
 		}
 		return "a service of another tenant"
 	}
-	if r, ok := g.resting[a]; ok && !r.mayReuse(id, true) {
+	if r, ok := g.resting[a]; ok && !r.mayReuse(now, id, true) {
 		return fmt.Errorf("%s had it, and it rests until %s: %w", who(r.Service), r.Until.UTC().Format(time.RFC3339), api.ErrConflict)
 	}
 	if of := g.owners[a]; of != "" {
@@ -326,7 +328,6 @@ func (g *Registry) explain(id api.ServiceID, a netip.Addr, err error) error {
 	return err
 }
 
-// Undo reverts a plan.
 func (g *Registry) Undo(p Plan) {
 	for _, a := range p.taken {
 		g.disown(a)
@@ -347,7 +348,6 @@ func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
 	})
 }
 
-// Reused returns the addresses of the plan that were resting.
 func (p Plan) Reused() []netip.Addr {
 	var out []netip.Addr
 	for _, a := range p.taken {
@@ -429,16 +429,10 @@ func (g *Registry) Resting(a netip.Addr) (Resting, bool) {
 
 // Sweep frees the addresses whose rest is over and returns them.
 func (g *Registry) Sweep(now time.Time) (over []netip.Addr) {
-	for len(g.queue) > 0 {
-		a := g.queue[0]
-		if r, ok := g.resting[a]; ok && r.Until.After(now) {
-			break
-		}
-		g.queue = g.queue[1:]
-		if _, rested := g.endRest(a); rested {
-			g.pool.Give(now, a)
-			over = append(over, a)
-		}
+	for a, ok := g.ends.Pop(now); ok; a, ok = g.ends.Pop(now) {
+		g.endRest(a)
+		g.pool.Give(now, a)
+		over = append(over, a)
 	}
 	return over
 }

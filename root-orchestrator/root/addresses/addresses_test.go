@@ -67,7 +67,7 @@ func TestFixedAddressesAreHonouredOrRefused(t *testing.T) {
 	}
 }
 
-func TestAServiceKeepsWhatItHasAndGetsItsOwnAgain(t *testing.T) {
+func TestAServiceKeepsItsAddressesAndGetsThemBack(t *testing.T) {
 	b := book(t, "10.30.0.0/16")
 	all := &api.Addresses{RoundRobin: "auto", Closest: "auto", Instances: []api.AddressRange{{From: 0, To: 9, Start: "auto"}}}
 	p, err := b.Assign(epoch, web, all, api.ServiceAddresses{})
@@ -85,7 +85,7 @@ func TestAServiceKeepsWhatItHasAndGetsItsOwnAgain(t *testing.T) {
 	}
 }
 
-func TestAnExhaustedRangeSaysSo(t *testing.T) {
+func TestAnExhaustedRangeIsReported(t *testing.T) {
 	b := book(t, "10.30.0.0/29")
 	for n := range 6 {
 		if _, err := b.Assign(epoch, api.ServiceID(fmt.Sprintf("acme/a.b.c%d.d", n)), nil, api.ServiceAddresses{}); err != nil {
@@ -306,5 +306,37 @@ func TestClaimsAreCountedOnceAndBounded(t *testing.T) {
 	b.Sweep(until)
 	if resting, _ := b.Claim("a", many, until); len(resting) != maxClaims {
 		t.Errorf("%d addresses rest once the earlier ones have rested, want %d", len(resting), maxClaims)
+	}
+}
+
+// A tenant that takes an address back and releases it again must not delay other addresses.
+func TestAnAddressThatRestsAgainDelaysNoOther(t *testing.T) {
+	b := book(t, "10.30.0.0/24")
+	fixed := func(id api.ServiceID, addr string) (Plan, []netip.Addr) {
+		t.Helper()
+		p, err := b.Assign(epoch, id, &api.Addresses{RoundRobin: addr}, api.ServiceAddresses{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, p.Addresses.All()
+	}
+	rest := func(id api.ServiceID, addrs []netip.Addr, at time.Duration) {
+		b.Rest(Resting{Service: id, Until: epoch.Add(at + Rest)}, addrs)
+	}
+	_, first := fixed(evil, "10.30.0.7")
+	_, second := fixed(web, "10.30.0.8")
+	rest(evil, first, 0)
+	rest(web, second, time.Minute)
+	for range 3 { // plans leave nothing behind
+		p, _ := fixed(evil, "10.30.0.7")
+		b.Undo(p)
+	}
+	fixed(evil, "10.30.0.7")
+	rest(evil, first, 29*time.Minute)
+	if over := b.Sweep(epoch.Add(2*time.Minute + Rest)); !slices.Equal(over, second) {
+		t.Errorf("free after 32 minutes: %v, want %v", over, second)
+	}
+	if over := b.Sweep(epoch.Add(29*time.Minute + Rest)); !slices.Equal(over, first) {
+		t.Errorf("free after 59 minutes: %v, want %v", over, first)
 	}
 }
