@@ -33,7 +33,7 @@ const (
 var (
 	personRates = fairshare.RateBound("tenant; of each API", "100 requests/s and 400 at once per person, then 429", "person of the largest tenant", "TestWildLoopsAreSlowedDown").
 			Declare("request rates remembered for people", 16384)
-	strangerRates = fairshare.RateBound("subnet; of each API", "100 requests/s and 400 at once per address, then 429", ofAddress, "TestStrangersDoNotUseUpPeoplesRequests").
+	strangerRates = fairshare.RateBound("subnet; of each API", "100 requests/s and 400 at once per address, then 429", ofAddress, "TestUnauthenticatedRequestsLeaveCapacityForUsers").
 			Declare("request rates remembered for addresses without a token", 16384)
 	peerRates = fairshare.RateBound("certificate's identity; of each API",
 		"200 requests/s and 800 at once per identity and route, of streams those that nobody waits for alone, then 429", "route of the identity with most", slowed).

@@ -93,6 +93,10 @@ type API struct {
 	routes   []Route
 	grants   grant.Set[account.Authenticated] // of the current requests
 
+	// tenants is held while a tenant is deleted, and shared while applications of a tenant that was
+	// found to exist are created, so that no application is left without its tenant.
+	tenants sync.RWMutex
+
 	mu     sync.RWMutex // guards owners
 	owners map[api.ClusterID]api.Tenant
 

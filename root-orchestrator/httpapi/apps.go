@@ -83,6 +83,11 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 	if (rev != 0 || create) && len(sla.Applications) != 1 {
 		return nil, fmt.Errorf("apply: If-Match and If-None-Match need a document of one application, this has %d: %w", len(sla.Applications), api.ErrInvalid)
 	}
+	a.tenants.RLock()
+	defer a.tenants.RUnlock()
+	if _, err := a.opt.Accounts.Tenant(tenant); err != nil { // it may have been deleted meanwhile
+		return nil, fmt.Errorf("apply: %w", err)
+	}
 	out := &objectOut[api.Applied]{Status: http.StatusOK}
 	for _, spec := range sla.Applications {
 		id := tenant.App(spec.Name, spec.Namespace)

@@ -70,7 +70,7 @@ func TestResumingMissesNothingAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-func TestAReaderThatFellBehindIsTold(t *testing.T) {
+func TestASlowWatcherGetsGone(t *testing.T) {
 	f := NewFeed(2, 0)
 	for i := range 10 {
 		f.Add(api.Change{Revision: api.Revision(i + 1)})

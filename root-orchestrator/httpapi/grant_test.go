@@ -10,7 +10,7 @@ import (
 )
 
 // No user can attract the services of other tenants to a cluster of the user's own tenant.
-func TestWhoOpensAClusterToWhom(t *testing.T) {
+func TestRightsToOpenAClusterToTenants(t *testing.T) {
 	r := newRig(t)
 	above := r.user("acme/boss", rights.OrganizationAdmin)
 	admin, op := r.user("admin", rights.Admin), r.user("acme/lab/op", rights.InfrastructureProvider)

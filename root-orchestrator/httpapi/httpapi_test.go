@@ -14,6 +14,7 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/store/mem"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -51,6 +52,7 @@ func (r *rig) watchRaw(path, token string, header ...string) (<-chan string, fun
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		defer close(out)
 		for event := ""; lines.Scan(); {
 			if e, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
 				event = e
@@ -63,6 +65,25 @@ func (r *rig) watchRaw(path, token string, header ...string) (<-chan string, fun
 	return out, func() {
 		resp.Body.Close()
 		<-done
+	}
+}
+
+// maxWatch is longer than the life of an access token.
+func TestAWatchEndsWithItsToken(t *testing.T) {
+	r := &rig{t: t, store: mem.New(), life: 2 * time.Second}
+	r.start()
+	changes, end := r.watchRaw("/v1/apps?watch=1", r.user("acme/dora", rights.ApplicationProvider))
+	if changes == nil {
+		t.Fatal("the watch is refused")
+	}
+	defer end()
+	select {
+	case c, ok := <-changes:
+		if ok {
+			t.Errorf("change %s, want the end", c)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("the watch continues after its token has expired")
 	}
 }
 
@@ -178,7 +199,7 @@ func TestConditions(t *testing.T) {
 
 func etagOf(r api.Revision) string { return `"` + httpapi.Position{Revision: r}.String() + `"` }
 
-func TestAllFaultsAtOnceWithPointers(t *testing.T) {
+func TestAllFaultsAreReturnedAtOnceWithPointers(t *testing.T) {
 	r := newRig(t)
 	token := r.user("acme/dora", rights.ApplicationProvider)
 	doc := strings.NewReplacer(`"vcpus"`, `"vcpu"`, `"container"`, `"toaster oven"`).Replace(slaOf("shop", 1))
@@ -287,7 +308,7 @@ func TestAWatchIncludesTenantsBelow(t *testing.T) {
 	}
 }
 
-func TestWatchResumesAndTellsWhenItCannot(t *testing.T) {
+func TestAWatchResumesOrReportsGone(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) { o.FeedSize = 4 })
 	token := r.user("acme/dora", rights.ApplicationProvider)
 	r.apply("acme", "one", 0)
@@ -450,7 +471,7 @@ func TestJoinTokens(t *testing.T) {
 	}
 }
 
-func TestForgettingACluster(t *testing.T) {
+func TestRemovingACluster(t *testing.T) {
 	r := newRig(t)
 	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
 	r.join("munich", "op")
@@ -495,7 +516,7 @@ func TestPeople(t *testing.T) {
 	}
 }
 
-func TestARepeatedPostThatIsUnderWayIsAConflict(t *testing.T) {
+func TestARepeatOfAPostInProgressIsAConflict(t *testing.T) {
 	r := newRig(t)
 	token := r.user("op/carl", rights.InfrastructureProvider)
 	r.join("munich", "op")
@@ -522,7 +543,7 @@ func TestARepeatedPostThatIsUnderWayIsAConflict(t *testing.T) {
 	}
 }
 
-func TestWhatFailedHereMayBeTriedAgain(t *testing.T) {
+func TestAPostThatFailedMayBeRepeated(t *testing.T) {
 	r := newRig(t)
 	token := r.user("op/carl", rights.InfrastructureProvider)
 	r.join("munich", "op")
@@ -603,7 +624,7 @@ func TestNothingIsMissedBetweenAnEmptyListAndItsWatch(t *testing.T) {
 }
 
 // Requests about join tokens for nodes go to the cluster.
-func TestTokensForNodesAreTheClusters(t *testing.T) {
+func TestNodeTokenRequestsGoToTheCluster(t *testing.T) {
 	r := newRig(t)
 	op := r.client(r.user("op/carl", rights.InfrastructureProvider))
 	r.join("munich", "op")

@@ -83,7 +83,6 @@ type keptAnswer struct {
 	places []*fairshare.Place
 }
 
-// newAnswers restores the answers from the loaded documents.
 func newAnswers(st store.Store, loaded []store.Doc, now func() time.Time, log *slog.Logger) (*answers, error) {
 	a := &answers{
 		now: now, log: log, kept: map[string]*keptAnswer{}, table: docs.New[answerDoc](KindAnswer, st),
@@ -237,7 +236,6 @@ func (a *answers) save(ctx context.Context, ids ...string) error {
 	return nil
 }
 
-// sweep deletes expired answers.
 func (a *answers) sweep(ctx context.Context) error {
 	now := a.now()
 	a.mu.Lock()

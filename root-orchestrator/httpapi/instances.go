@@ -30,7 +30,6 @@ func (a *API) registerInstances() {
 		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), rights.AppsLogs, a.logs)
 }
 
-// sees reports whether the principal may see the nodes of the cluster.
 func (a *API) sees(p rights.Principal, c api.ClusterID) bool {
 	a.mu.RLock()
 	tenant, ok := a.owners[c]

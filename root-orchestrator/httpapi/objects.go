@@ -159,7 +159,6 @@ func page[T any](items []T, key func(T) string, limit int, cursor string) (api.P
 	return p, nil
 }
 
-// nextLink returns the Link header of the next page.
 func nextLink(path string, in *ListInput, cursor string) string {
 	q := url.Values{"cursor": {cursor}, "limit": {strconv.Itoa(in.Limit)}}
 	if in.Tenant != "" {

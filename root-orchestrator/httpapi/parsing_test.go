@@ -88,7 +88,7 @@ func TestTooManyWaitingDocumentsAreRefused(t *testing.T) {
 
 // Only SLA documents may have 1 MiB. Other bodies are small, because they are accepted before
 // sign-in.
-func TestBodiesOfOtherOperationsAreSmall(t *testing.T) {
+func TestBodiesOfOtherOperationsAreLimitedTo64KiB(t *testing.T) {
 	r := newRig(t)
 	body := `{"user":"acme/eve","password":"` + strings.Repeat("x", 65<<10) + `"}`
 	resp, err := r.server.Client().Post(r.server.URL+"/v1/auth/login", "application/json", strings.NewReader(body))

@@ -69,6 +69,8 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	if path == p.Tenant {
 		return fmt.Errorf("delete tenant %s: it is your own: %w", path, api.ErrForbidden)
 	}
+	a.tenants.Lock()
+	defer a.tenants.Unlock()
 	owns := false
 	err := a.owner.Read(ctx, func() {
 		owns = len(a.core.Apps(path)) > 0 ||

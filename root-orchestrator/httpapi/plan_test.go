@@ -57,7 +57,7 @@ func TestPlanAsksTheClustersThatWouldGetSomething(t *testing.T) {
 	}
 }
 
-func TestPlanNamesWhoMakesWayToThoseWhoMaySeeThem(t *testing.T) {
+func TestPlanNamesPreemptedInstancesToUsersWhoMaySeeThem(t *testing.T) {
 	r := newRig(t)
 	boss := r.user("acme/boss", rights.Admin)
 	dev := r.user("acme/dora", rights.ApplicationProvider)

@@ -41,6 +41,7 @@ type rig struct {
 	store    *mem.Store
 	ring     *jwt.Ring
 	sealer   *seal.Sealer
+	life     time.Duration // of access tokens; 0: the default
 	stop     func()
 }
 
@@ -66,7 +67,7 @@ func (r *rig) start(options ...option) {
 	check(t, r.core.Restore(loaded))
 	r.accounts, err = account.New(account.Options{
 		Store: st, Loaded: loaded, Ring: r.ring, Issuer: api.TokenIssuer, Audience: api.TokenAudience,
-		Cost: account.Cost{MemoryKiB: 8, Passes: 1, Lanes: 1},
+		Cost: account.Cost{MemoryKiB: 8, Passes: 1, Lanes: 1}, AccessLife: r.life,
 	})
 	check(t, err)
 	r.tokens, err = jointoken.NewStore(st, loaded, "https://root.test:7443", [32]byte{1}, time.Now)

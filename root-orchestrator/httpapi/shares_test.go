@@ -91,7 +91,7 @@ func TestGuessersDoNotLockAUserOut(t *testing.T) {
 	}
 }
 
-func TestStrangersDoNotUseUpPeoplesRequests(t *testing.T) {
+func TestUnauthenticatedRequestsLeaveCapacityForUsers(t *testing.T) {
 	r := newRig(t, func(o *httpapi.Options) {
 		o.Rate = 1
 		now := time.Now()

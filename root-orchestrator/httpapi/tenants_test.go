@@ -1,17 +1,20 @@
 package httpapi_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -208,7 +211,7 @@ func (r *rig) snapshot(tenant api.Tenant) string {
 // seen reports whether an object was created for the watch.
 func seen(id string) bool { return strings.Contains(id, "seen") }
 
-func TestThoseBelowAreSeen(t *testing.T) {
+func TestObjectsOfTenantsBelowAreVisible(t *testing.T) {
 	r := newRig(t)
 	r.user("acme/boss", rights.Admin)
 	token := r.user("acme/lab/tech", rights.ApplicationProvider)
@@ -266,3 +269,55 @@ func TestNodesAreNamedToTheirOperatorsAlone(t *testing.T) {
 }
 
 func accountID(prefix string, i int) (id userID) { return userID(fmt.Sprintf("%s%d", prefix, i)) }
+
+// slowOwner calls afterRead once, after the next Read.
+type slowOwner struct {
+	httpapi.Owner
+	afterRead func()
+}
+
+func (o *slowOwner) Read(ctx context.Context, fn func()) error {
+	err := o.Owner.Read(ctx, fn)
+	if after := o.afterRead; after != nil {
+		o.afterRead = nil
+		after()
+	}
+	return err
+}
+
+// An application that is applied while its tenant is being deleted is refused, or prevents the
+// deletion.
+func TestNoApplicationOutlivesItsTenant(t *testing.T) {
+	var owner slowOwner
+	r := newRig(t, func(o *httpapi.Options) {
+		owner.Owner = o.Owner
+		o.Owner = &owner
+	})
+	admin := r.user("admin", rights.Admin)
+	_, err := r.accounts.CreateTenant(t.Context(), "acme", "")
+	check(t, err)
+	applied := make(chan int, 1)
+	owner.afterRead = func() { // the deletion has found no application
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			status, _, _ := r.raw("PUT", "/v1/apps?tenant=acme", admin, slaOf("shop", 1))
+			applied <- status
+		}()
+		select {
+		case <-done:
+		case <-time.After(100 * time.Millisecond): // it waits for the deletion
+		}
+	}
+	deleted, _, _ := r.raw("DELETE", "/v1/tenants/acme", admin, "")
+	status := <-applied
+	var left []api.App
+	check(t, r.loop.Read(t.Context(), func() { left = r.core.Apps("acme") }))
+	_, err = r.accounts.Tenant("acme")
+	if err != nil && len(left) > 0 {
+		t.Errorf("deletion answered %d, apply %d: the tenant is gone (%v), and %d of its applications are left", deleted, status, err, len(left))
+	}
+	if deleted != http.StatusNoContent || status != http.StatusNotFound {
+		t.Errorf("deletion answered %d, apply %d; want %d and %d", deleted, status, http.StatusNoContent, http.StatusNotFound)
+	}
+}

@@ -21,7 +21,7 @@ import (
 
 const bookmarkEvery = 15 * time.Second
 
-// maxWatch limits a watch. The client resumes it.
+// maxWatch limits a watch. A watch also ends when its token expires. The client resumes it.
 const maxWatch = 30 * time.Minute
 
 // watchable makes a list operation answer ?watch=1 with a stream of the kind's changes as
@@ -63,7 +63,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 			return err
 		}
 		if at.Revision > now {
-			return fmt.Errorf("position %s is ahead of %d: it is another root's: %w", at, now, api.ErrGone)
+			return fmt.Errorf("position %s is after the newest revision %d, so it is from another root; list again and watch from there: %w", at, now, api.ErrGone)
 		}
 	}
 	seq, err := a.feed.open(at)

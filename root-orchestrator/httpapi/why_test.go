@@ -12,7 +12,7 @@ import (
 
 // If no cluster was offered the instance, the clusters explain where they could place it, to users
 // who may see their nodes.
-func TestWhatFitsNowhereIsExplainedNodeByNode(t *testing.T) {
+func TestAnInstanceThatFitsNowhereIsExplainedNodeByNode(t *testing.T) {
 	r := newRig(t)
 	boss := r.user("acme/boss", rights.Admin)
 	dev := r.user("acme/dora", rights.ApplicationProvider)
