@@ -98,7 +98,6 @@ func (n NetworkConfig) unencrypted() ([]netip.Prefix, error) {
 	return daemon.Networks("network.unencrypted", n.Unencrypted)
 }
 
-// Defaults returns the default configuration.
 func Defaults() Config {
 	return Config{
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
@@ -121,16 +120,10 @@ func (c Config) Validate() error {
 			return fmt.Errorf("token: %w", err)
 		}
 	}
-	if err := daemon.CheckListen(c.Listen); err != nil {
-		return err
-	}
 	if c.URL != "" && !reach.Valid(c.URL) {
 		return daemon.Invalid("url", "%q is not https://host:port", c.URL)
 	}
-	if err := daemon.CheckStore(c.Store); err != nil {
-		return err
-	}
-	if err := c.Broker.validate(); err != nil {
+	if err := cmp.Or(daemon.CheckListen(c.Listen), daemon.CheckStore(c.Store), c.Broker.validate(), c.validatePlacement()); err != nil {
 		return err
 	}
 	if r := c.Network.Relay; r != "" && r != noRelay {
@@ -143,9 +136,6 @@ func (c Config) Validate() error {
 	}
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
 		return daemon.Invalid("network.interest", "%s is too short for nodes to renew their subscriptions; at least 10s", c.Network.Interest)
-	}
-	if err := c.validatePlacement(); err != nil {
-		return err
 	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
 		return daemon.Invalid("beat, lease, dead", "%s, %s, %s, must not be negative", c.Beat, c.Lease, c.Dead)

@@ -74,7 +74,7 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 	creds, err := rootlink.Load(dir)
 	switch {
 	case err == nil && cfg.Name != "" && cfg.Name != string(creds.Info.ID):
-		return creds, fmt.Errorf("%s is cluster %s's, not %s's: a cluster keeps its name: %w", cfg.Data, creds.Info.ID, cfg.Name, api.ErrConflict)
+		return creds, fmt.Errorf("data directory %s belongs to cluster %s, not %s; a cluster cannot be renamed: %w", cfg.Data, creds.Info.ID, cfg.Name, api.ErrConflict)
 	case err == nil || !errors.Is(err, api.ErrNotFound):
 		return creds, err
 	case cfg.Name == "" || cfg.Token == "":
@@ -204,13 +204,18 @@ func (id *identities) openUpper(client *http.Client) (err error) {
 			renewed, err = id.credentials().Renew(ctx, client, csr)
 			return renewed.Pair.Chain, err
 		},
-		Save: func(ca.Pair) error {
-			id.saving.Lock()
-			defer id.saving.Unlock()
-			return id.keep(renewed)
-		},
+		Save: func(ca.Pair) error { return id.saveRenewed(renewed) },
 	})
 	return err
+}
+
+// saveRenewed saves and uses the credentials of a renewal. It leaves the keys that verify users'
+// tokens to fetchKeys, which may have saved newer ones since the root answered the renewal.
+func (id *identities) saveRenewed(renewed rootlink.Credentials) error {
+	id.saving.Lock()
+	defer id.saving.Unlock()
+	renewed.JWTKeys = id.credentials().JWTKeys
+	return id.keep(renewed)
 }
 
 // keep saves credentials and then uses them. The caller holds saving.
@@ -239,7 +244,7 @@ func (id *identities) followKeys(ctx context.Context, client *http.Client) error
 		}
 		last = time.Now()
 		if err := id.fetchKeys(ctx, client); err != nil && ctx.Err() == nil {
-			id.log.Warn("cannot fetch the keys for people's tokens, known ones stay valid", "err", err)
+			id.log.Warn("cannot fetch the keys that verify users' tokens, continuing with the known ones", "err", err)
 		}
 	}
 }
@@ -256,7 +261,7 @@ func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error 
 		return nil
 	}
 	now.JWTKeys = creds.JWTKeys
-	id.log.Info("keys for people's tokens changed", "keys", len(now.JWTKeys))
+	id.log.Info("keys that verify users' tokens changed", "keys", len(now.JWTKeys))
 	return id.keep(now)
 }
 

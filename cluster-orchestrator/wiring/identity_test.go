@@ -3,10 +3,14 @@ package wiring
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
+	"github.com/treeline-edge/treeline/internal/identity/ca"
 )
 
 // An empty token in the file would authenticate requests with an empty token.
@@ -34,6 +38,40 @@ func TestShortOperatorTokenIsRefused(t *testing.T) {
 		}
 		if got, err := operatorToken(dir, log); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("operatorToken with a file of %q returns %q, %v; want ErrInvalid", text, got, err)
+		}
+	}
+}
+
+func TestARenewalDoesNotRestoreOlderKeysOfUsers(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	authority, err := ca.NewRoot(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := &identities{dir: dir, log: slog.New(slog.DiscardHandler)}
+	start := rootlink.Credentials{Pair: authority.Pair(), Info: api.ClusterInfo{ID: "munich"}, JWTKeys: map[string]string{"old": ""}}
+	if err := id.use(start); err != nil {
+		t.Fatal(err)
+	}
+	fetched, renewed := start, start // the renewal is answered first and saved last
+	fetched.JWTKeys, renewed.Info.Location = map[string]string{"new": ""}, "Munich"
+	if err := id.keep(fetched); err != nil {
+		t.Fatal(err)
+	}
+	if err := id.saveRenewed(renewed); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := rootlink.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string]rootlink.Credentials{"used": id.credentials(), "stored": stored} {
+		if !maps.Equal(got.JWTKeys, fetched.JWTKeys) || got.Info.Location != "Munich" {
+			t.Errorf("%s credentials have keys %v and location %q, want %v and Munich", name, got.JWTKeys, got.Info.Location, fetched.JWTKeys)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestWithoutConfigurationExistingNodesStayPrivileged(t *testing.T) {
 	}
 }
 
-func TestCapsThatMeanNothingAreRefusedByName(t *testing.T) {
+func TestInvalidCapsAreRefusedByName(t *testing.T) {
 	for file, key := range map[string]string{
 		"vcpus: -1":                            "node_caps.vcpus",
 		"vcpus: .nan":                          "node_caps.vcpus",

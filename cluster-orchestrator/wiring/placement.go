@@ -69,9 +69,6 @@ type ProbeConfig struct {
 }
 
 func (c Config) validatePlacement() error {
-	if err := choice.Validate(c.Scheduler); err != nil {
-		return err
-	}
 	if c.Offer.Share <= 0 || c.Offer.Share > 1 {
 		return daemon.Invalid("offer.share", "%g, want above 0 and at most 1", c.Offer.Share)
 	}
@@ -81,21 +78,14 @@ func (c Config) validatePlacement() error {
 	if c.Offer.Round < 0 || c.Offer.Round >= 1 {
 		return daemon.Invalid("offer.round", "%g, want at least 0 and below 1", c.Offer.Round)
 	}
-	if err := c.Workload.validate(); err != nil {
-		return err
-	}
-	if err := c.NodeCaps.validate(); err != nil {
-		return err
-	}
-	if err := inRange("moves_per_hour", float64(c.MovesPerHour), 0, 60); err != nil {
-		return err
-	}
 	for key, list := range map[string][]string{"probe.allow": c.Probe.Allow, "probe.deny": c.Probe.Deny} {
 		if _, err := daemon.Networks(key, list); err != nil {
 			return err
 		}
 	}
-	return nil
+	return cmp.Or(
+		choice.Validate(c.Scheduler), c.Workload.validate(), c.NodeCaps.validate(), inRange("moves_per_hour", float64(c.MovesPerHour), 0, 60),
+	)
 }
 
 // placement sets the placement part of the core's configuration.

@@ -32,7 +32,7 @@ func TestBrokersThatNodesReceive(t *testing.T) {
 	}
 }
 
-func TestUnawareNodesAreListed(t *testing.T) {
+func TestNodesWithoutTheNextBrokerAreListed(t *testing.T) {
 	node := func(id api.NodeID, brokers ...string) api.Node {
 		return api.Node{NodeInfo: api.NodeInfo{ID: id, Brokers: brokers}}
 	}
