@@ -86,16 +86,9 @@ func (m *Machine) weigh(n *node, cand *sched.Candidate) {
 // weight is a node's part of the sums.
 type weight struct{ capacity, used api.Resources }
 
-// maxAmount bounds each amount that a node reports, so that sums do not overflow.
-const maxAmount = 1 << 30 // a million vCPUs, a pebibyte, a petabit per second
-
-func bounded(r api.Resources) api.Resources {
-	part := func(n int64) int64 { return min(max(n, 0), maxAmount) }
-	return api.Resources{
-		MilliCPU: part(r.MilliCPU), MemoryMB: part(r.MemoryMB), StorageMB: part(r.StorageMB),
-		InMbit: part(r.InMbit), OutMbit: part(r.OutMbit),
-	}
-}
+// maxAmounts bounds what a node reports, so that sums do not overflow: a million vCPUs, a pebibyte,
+// a petabit per second.
+var maxAmounts = api.Resources{MilliCPU: 1 << 30, MemoryMB: 1 << 30, StorageMB: 1 << 30, InMbit: 1 << 30, OutMbit: 1 << 30}
 
 const (
 	coordStep  = 0.05 // smaller moves of a coordinate are ignored, as a fraction of its distance from the origin

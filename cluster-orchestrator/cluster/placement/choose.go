@@ -35,7 +35,9 @@ func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Re
 	}
 	wanted := 0
 	for i := range req.Bounds {
-		wanted += one(req.Bounds[i].Wanted)
+		if req.Bounds[i].Wanted {
+			wanted++
+		}
 	}
 	if wanted > 1 {
 		if less, choice, ok := m.findAt(nearOne, p, seed, avoid...); ok {

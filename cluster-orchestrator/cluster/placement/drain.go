@@ -39,9 +39,9 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 		case n.Silent:
 			r.Why = "the node is silent, so it is not known whether it runs"
 		case m.asks.Pending(in.id()):
-			r.Why = "the scheduler " + m.cfg.Asks + " is asked where it should go"
+			r.Why = "waits for an answer of the scheduler " + m.cfg.Asks
 		case in.Reserved != "":
-			r.Why = "waits until others have left the node where room is kept for it"
+			r.Why = "waits until preempted instances have stopped on the node where capacity is reserved for it"
 		default:
 			req := m.request(in, string(n.Info.ID))
 			why := sched.Explain(m.rank(&req, in.seed()))
@@ -58,8 +58,8 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 			break
 		}
 		r := api.Remaining{Instance: id, State: n.observed[id].State, Why: "is being stopped"}
-		if _, goesOn := n.stays[id]; goesOn {
-			r.Why = "goes on until its new placement runs"
+		if _, goesOn := n.set.Kept(id); goesOn {
+			r.Why = "continues until its new placement runs"
 		} else if api.Ended(r.State, n.observed[id].Reason) {
 			continue
 		}
@@ -74,7 +74,7 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 			break
 		}
 		if n.assigned[id] == nil && !n.leaving[id] && !api.Ended(o.State, o.Reason) {
-			out = append(out, api.Remaining{Instance: id, State: o.State, Why: "ran there when the node was last heard"})
+			out = append(out, api.Remaining{Instance: id, State: o.State, Why: "ran there when the node last reported"})
 		}
 	}
 	return out
@@ -102,7 +102,7 @@ func (m *Machine) stopAll(n *node, ended bool) {
 			m.stopFirst(in, api.ReasonDrained)
 		}
 	}
-	for _, i := range step.Keys(n.stays) {
+	for _, i := range n.set.AllKept() {
 		if in := m.instances[i]; in != nil {
 			m.breakOff(in)
 		}

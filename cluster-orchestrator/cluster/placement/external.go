@@ -99,7 +99,6 @@ func (m *Machine) unask(in *instance) {
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ask, Instance: in.id()})
 }
 
-// Answered handles an answer of the external scheduler.
 func (m *Machine) Answered(a sched.Answer) { m.answered(m.asks.Answer(a)) }
 
 // AskDue handles a question that the external scheduler did not answer in time.

@@ -38,7 +38,6 @@ type NodeInspection struct {
 	Leased        int
 }
 
-// Inspect returns the machine's internal state.
 func (m *Machine) Inspect() Inspection {
 	i := Inspection{
 		Nodes: map[api.NodeID]NodeInspection{}, Relations: m.relations, Questions: m.asks, Waiting: m.inTurn(), Beyond: m.beyond,
@@ -55,7 +54,7 @@ func (m *Machine) Inspect() Inspection {
 	}
 	for id, n := range m.nodes {
 		v := NodeInspection{
-			Facts: n.Node, Relation: n.relation(), Account: n.account, Out: n.out(), Gen: n.gen, Wanted: n.wanted, Known: n.known, Observed: n.observed, Leased: n.leased,
+			Facts: n.Node, Relation: n.relation(), Account: n.account, Out: n.out(), Gen: n.set.Gen(), Wanted: n.set.Digest(), Known: n.known, Observed: n.observed, Leased: n.leased,
 			Has: func(id api.InstanceID) bool { return n.assigned[id] != nil || n.leaving[id] || n.reserved[id] != nil },
 		}
 		for _, in := range n.sorted() {

@@ -125,7 +125,7 @@ func (m *Machine) Restore(data []byte) error {
 		if n := m.nodes[v.Node]; n != nil {
 			n.hold(in.id(), v.Claim)
 			if v.Stays != nil {
-				n.stay(*v.Stays)
+				n.set.Keep(*v.Stays)
 			}
 		}
 	}
@@ -155,12 +155,6 @@ func (m *Machine) relate(in *instance) {
 	}
 	m.latency.Refer(in.demand.users, id, in.Node)
 	m.changes.Watch[id] = in.demand.tied
-}
-
-// unrelate undoes relate as far as it depends on the SLA.
-func (m *Machine) unrelate(in *instance) {
-	m.latency.Unrefer(in.demand.users, in.id())
-	m.changes.Watch[in.id()] = false
 }
 
 func (m *Machine) count(in *instance, by int) {
@@ -244,7 +238,8 @@ func (m *Machine) finish(in *instance) {
 	id := in.id()
 	m.noteChanged(in)
 	m.need(in, nil)
-	m.unrelate(in)
+	m.latency.Unrefer(in.demand.users, id)
+	m.changes.Watch[id] = false
 	m.unask(in)
 	m.unreserve(in)
 	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {

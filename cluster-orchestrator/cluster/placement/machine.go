@@ -135,14 +135,11 @@ func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), beyond: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		grown: map[api.NodeID]bool{}, vacated: map[api.InstanceID]bool{},
-		touched: map[api.NodeID]bool{}, changes: newChanges(), values: map[wire.ValueKey]int{},
-	}
-}
-
-func newChanges() Changes {
-	return Changes{
-		Places: map[routes.Place]bool{}, Instances: map[api.InstanceID]bool{}, Tell: map[api.NodeID]bool{},
-		Shown: map[api.InstanceID]bool{}, Watch: map[api.InstanceID]bool{},
+		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},
+		changes: Changes{
+			Places: map[routes.Place]bool{}, Instances: map[api.InstanceID]bool{}, Tell: map[api.NodeID]bool{},
+			Shown: map[api.InstanceID]bool{}, Watch: map[api.InstanceID]bool{},
+		},
 	}
 }
 
@@ -161,7 +158,6 @@ func (m *Machine) ClearChanges() {
 	ch.Removed, ch.Sums, ch.Faults = ch.Removed[:0], ch.Sums[:0], nil
 }
 
-// Begin begins a step.
 func (m *Machine) Begin() { clear(m.preemptFail) }
 
 // SetTiming stores the timing of nodes and the dead time. With send, the timing is sent to
@@ -186,7 +182,6 @@ func (m *Machine) nextGen() api.Generation {
 	return api.Generation(m.counter.Next(&m.fx.Journal, KindMeta, KeyCounter))
 }
 
-// RestoreCounter restores the counter of generations.
 func (m *Machine) RestoreCounter(data []byte) error { return m.counter.Restore(data) }
 
 // Local returns how many local instance numbers were assigned.
@@ -204,18 +199,10 @@ func (m *Machine) roomChanged(much bool) {
 	m.changes.Sums = append(m.changes.Sums, Sums{m.capacity, m.used, much})
 }
 
-// SetSubnet stores a node's subnet of the overlay network.
 func (m *Machine) SetSubnet(id api.NodeID, p netip.Prefix) {
 	if n := m.nodes[id]; n != nil {
 		n.subnet = p
 		n.setAddresses()
 		m.refresh(n)
 	}
-}
-
-func one(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
-	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // A move off a live node is make before break: the node keeps the old placement until the
@@ -26,8 +25,7 @@ func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail
 	for i := range in.Vacancies {
 		if v := &in.Vacancies[i]; v.Node == from.Info.ID {
 			v.Stays = &old
-			from.stay(old)
-			delete(from.drop, in.id())
+			from.set.Keep(old)
 		}
 	}
 	from.placeChanged(in.id())
@@ -78,25 +76,6 @@ func (m *Machine) returns(in *instance) bool {
 	return false
 }
 
-// stay keeps an earlier placement in the node's desired set.
-func (n *node) stay(a wire.Assignment) {
-	if n.stays == nil {
-		n.stays = map[api.InstanceID]wire.Assignment{}
-	}
-	n.stays[a.Instance] = a
-	n.wanted = n.wanted.Toggle(a.Digest())
-}
-
-// leave undoes stay. It reports whether there was such a placement.
-func (n *node) leave(id api.InstanceID) bool {
-	a, ok := n.stays[id]
-	if ok {
-		delete(n.stays, id)
-		n.wanted = n.wanted.Toggle(a.Digest())
-	}
-	return ok
-}
-
 // breakOff ends the instance's earlier placements on all nodes.
 func (m *Machine) breakOff(in *instance) {
 	broke := false
@@ -107,13 +86,12 @@ func (m *Machine) breakOff(in *instance) {
 			continue
 		}
 		v.Stays, broke = nil, true
-		if n == nil || !n.leave(in.id()) {
+		if n == nil || !n.set.EndKept(in.id()) {
 			continue
 		}
 		m.touch(n)
-		n.drop[in.id()] = true
 		n.placeChanged(in.id())
-		v.Gen = n.gen
+		v.Gen = n.set.Gen()
 	}
 	if broke {
 		m.save(in)

@@ -60,7 +60,7 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 	}
 	// A moving instance takes new flows on its old node until its next placement runs. Then
 	// the old node is ordered to end it.
-	stays, ok := n.stays[id]
+	stays, ok := n.set.Kept(id)
 	if here && be.Epoch == in.Epoch && in.State == api.Running && !in.Leaving && !in.Withdrawn || ok && be.Epoch == stays.Epoch {
 		be.State = api.BackendUp
 	}

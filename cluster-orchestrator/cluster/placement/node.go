@@ -1,13 +1,15 @@
 package placement
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
-	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/nodeset"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/relations"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -28,20 +30,14 @@ type node struct {
 	complete  bool           // no report of this boot is missing: an unreported instance is not there
 	ack       api.Generation // newest that it acknowledged
 
-	gen       api.Generation // of its desired set
-	from      api.Generation // before this step's changes
-	wanted    api.Digest
+	set       nodeset.Set // its desired set: the assigned instances, and old placements that continue until the new one runs elsewhere
 	assigned  map[api.InstanceID]*instance
-	stays     map[api.InstanceID]wire.Assignment // old placements that continue until the new one runs elsewhere
-	leaving   map[api.InstanceID]bool            // no longer assigned, but may still run
-	drop      map[api.InstanceID]bool            // removed from its desired set in this step
-	put       map[api.InstanceID]bool            // added or changed in its desired set in this step
-	weight    weight                             // in the sums over all nodes
-	shifted   bool                               // its position in the latency space has changed
-	described bool                               // its candidate is up to date with its Info
+	leaving   map[api.InstanceID]bool // no longer assigned, but may still run
+	weight    weight                  // in the sums over all nodes
+	shifted   bool                    // its position in the latency space has changed
+	described bool                    // its candidate is up to date with its Info
 
 	leased int // number of assigned instances that stop when cut off
-	sentAt time.Time
 
 	observed map[api.InstanceID]api.Observed
 	room     map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
@@ -67,8 +63,6 @@ func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.G
 		assigned: map[api.InstanceID]*instance{},
 		leaving:  map[api.InstanceID]bool{},
 		unknown:  map[api.InstanceID]bool{},
-		drop:     map[api.InstanceID]bool{},
-		put:      map[api.InstanceID]bool{},
 		observed: map[api.InstanceID]api.Observed{},
 		room:     map[api.InstanceID]account.Claim{},
 	}
@@ -79,16 +73,16 @@ func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.G
 
 // describe updates what depends on a node's Info and subnet.
 func (m *Machine) describe(n *node) {
-	capacity := bounded(n.Info.Capacity)
-	if n.bandwidthUnknown = one(n.Info.BandwidthUnknown); n.Info.BandwidthUnknown {
-		capacity.InMbit, capacity.OutMbit = 0, 0
+	capacity := n.Info.Capacity.Max(api.Resources{}).Min(maxAmounts)
+	if n.bandwidthUnknown = 0; n.Info.BandwidthUnknown {
+		n.bandwidthUnknown, capacity.InMbit, capacity.OutMbit = 1, 0, 0
 	}
 	n.account.Describe(capacity, account.DevicesOf(n.Info.Devices))
 	n.setAddresses()
 	if n.geo = m.cfg.Location; n.Info.Location != nil && n.Info.Location.Valid() {
 		n.geo = n.Info.Location
 	}
-	m.locate(n)
+	m.relations.SetNode(n.Info.ID, n.relation())
 }
 
 // setAddresses updates the number of addresses in the node's subnet.
@@ -107,11 +101,6 @@ func (n *node) position() api.Position {
 
 func (n *node) relation() relations.Node {
 	return relations.Node{Position: n.position(), Labels: n.Info.Labels, Areas: n.Info.Areas}
-}
-
-// locate passes the node's position, labels and areas to relations.
-func (m *Machine) locate(n *node) {
-	m.relations.SetNode(n.Info.ID, n.relation())
 }
 
 // SetNode stores membership's state of a node. Use DescribeNode if Info has changed.
@@ -143,7 +132,7 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	if !n.moved(at) {
 		return false
 	}
-	m.locate(n)
+	m.relations.SetNode(id, n.relation())
 	m.refresh(n)
 	return true
 }
@@ -153,8 +142,8 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 // deliver an older set, and the node would start its instances. The generation is saved
 // because the older set may outlive a restart of the cluster.
 func (m *Machine) mustHold(n *node) {
-	if n.must != n.gen {
-		n.must = n.gen
+	if gen := n.set.Gen(); n.must != gen {
+		n.must = gen
 		m.cfg.SaveNode(n.Info.ID)
 	}
 }
@@ -244,7 +233,6 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	return o
 }
 
-// PlaceOrphans places instances that lost their node.
 func (m *Machine) PlaceOrphans(o Orphans) {
 	for _, in := range o.lost {
 		if in.ended() {
@@ -264,14 +252,10 @@ func (m *Machine) PlaceOrphans(o Orphans) {
 
 // allChanged records that the backends of all instances on a node may have changed.
 func (n *node) allChanged() {
-	for id := range n.observed {
-		n.placeChanged(id)
-	}
-	for id := range n.assigned {
-		n.placeChanged(id)
-	}
-	for id := range n.leaving {
-		n.placeChanged(id)
+	for _, ids := range []iter.Seq[api.InstanceID]{maps.Keys(n.observed), maps.Keys(n.assigned), maps.Keys(n.leaving)} {
+		for id := range ids {
+			n.placeChanged(id)
+		}
 	}
 }
 
@@ -296,7 +280,7 @@ func (n *node) take(in *instance) {
 	n.account.Assign(id, in.demand.request.Urgency)
 	n.room[id] = n.room[id].Max(in.demand.takes.Claim)
 	n.account.Publish(id, in.demand.takes.Ports)
-	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	n.set.Put(in.assignment())
 	claim := in.demand.takes.Claim
 	if in.ended() {
 		claim = claim.Ended(in.Address)
@@ -313,7 +297,7 @@ func (n *node) lose(in *instance, held bool) {
 	n.placeChanged(id)
 	n.account.Unassign(id)
 	delete(n.assigned, id)
-	n.wanted = n.wanted.Toggle(in.assignment().Digest())
+	n.set.Drop(id)
 	if in.Want.Spec.StopsWhenCutOff() {
 		n.leased--
 	}

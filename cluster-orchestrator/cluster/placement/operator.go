@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
@@ -59,22 +60,11 @@ func (m *Machine) Scale(id api.ServiceID, replicas int) error {
 		template := append(live, withdrawn...)[0]
 		live = append(live, m.addLocal(template))
 	}
-	for len(live) > replicas {
-		i := highest(live)
-		m.withdraw(live[i])
-		live = append(live[:i], live[i+1:]...)
+	slices.SortFunc(live, func(a, b *instance) int { return b.id().Number() - a.id().Number() })
+	for _, in := range live[:len(live)-replicas] {
+		m.withdraw(in)
 	}
 	return nil
-}
-
-func highest(ins []*instance) int {
-	at := 0
-	for i, in := range ins {
-		if in.id().Number() > ins[at].id().Number() {
-			at = i
-		}
-	}
-	return at
 }
 
 // addLocal adds an instance. Its number is from the cluster's own range and never reused.

@@ -39,7 +39,7 @@ func (m *Machine) tryPlace(in *instance) {
 		return // awaitsRoom placed it on its reservation
 	}
 	if r := m.tooLarge(in); r != nil {
-		why := m.refusal(r)
+		why := m.refusal(r, r.Have)
 		m.handBack(in, api.ReasonNoCapacity, summary(*why), why)
 		return
 	}
@@ -109,7 +109,7 @@ func (m *Machine) searches(in *instance) bool {
 	if m.searchFor(in, in.demand.request.Convergence); m.searchedEnough(in) {
 		return false
 	}
-	m.explain(in, api.ReasonNone, "waits until the way to "+in.demand.users[0]+" is measured", nil)
+	m.explain(in, api.ReasonNone, "waits until the round trip to "+in.demand.users[0]+" is measured", nil)
 	return true
 }
 
@@ -224,16 +224,14 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 	in.Violated = ""
 	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
 	n := m.nodes[id]
-	n.leave(in.id())
+	n.set.EndKept(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
 	n.take(in)
 	in.Before = n.account.Booked(in.id())
 	m.settle(in)
 	m.touch(n)
-	in.given = n.gen
+	in.given = n.set.Gen()
 	m.awaitAcceptance(in, reason)
-	n.put[in.id()] = true
-	delete(n.drop, in.id())
 	m.waiting.Remove(in.id())
 	delete(m.beyond, in.id())
 	m.become(in, lifecycle.NodeChosen, reason, detail)
@@ -250,13 +248,11 @@ func (m *Machine) unassign(in *instance, held bool) {
 	n.lose(in, held)
 	in.Node = ""
 	m.touch(n)
-	n.drop[in.id()] = true
-	delete(n.put, in.id())
 	if n.Silent {
 		m.mustHold(n)
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.gen, Claim: had})
+		in.Vacancies = append(in.Vacancies, vacancy{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.set.Gen(), Claim: had})
 	}
 	m.refresh(n)
 	m.save(in)

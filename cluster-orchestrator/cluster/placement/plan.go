@@ -174,7 +174,6 @@ func (t *tentative) leave() {
 	}
 }
 
-// book books k for an instance on a copied node.
 func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
 	t.held = t.held.Minus(n.account.Booked(id).Room).Plus(k.Room)
 	n.account.Book(id, k)
@@ -227,7 +226,7 @@ func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
 	defer func() { m.used = used }()
 	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: m.cfg.Cluster}
 	if r := m.tooLarge(in); r != nil {
-		return waits(in.id(), *m.refusal(r))
+		return waits(in.id(), *m.refusal(r, r.Have))
 	}
 	over := m.overShare(in)
 	req, best, ok := m.findFor(p, in.seed())
@@ -275,7 +274,6 @@ func (t *tentative) on(id api.NodeID) *node {
 	return &own
 }
 
-// give places an instance on a node.
 func (t *tentative) give(id api.NodeID, in *instance) {
 	n, key := t.on(id), in.id()+planned
 	t.book(n, key, in.demand.takes.Claim)

@@ -36,7 +36,7 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 			in.Offered, in.why = false, nil
 			m.changed(in)
 		}
-		if detail := "waits until those have left that are leaving"; !runs {
+		if detail := "waits until leaving instances have stopped"; !runs {
 			if k > 0 {
 				detail = fmt.Sprintf("waits until %d preempted instances have stopped", k)
 			}
@@ -97,14 +97,8 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 
 // mayPreempt reports whether an instance may preempt others and less urgent ones exist.
 func (m *Machine) mayPreempt(in *instance) bool {
-	return m.cfg.Preempt && m.settled && m.lesser(in.demand.request.Urgency) > 0
-}
-
-func (m *Machine) lesser(urgency int) (n int) {
-	for u := range min(urgency, len(m.placed)) {
-		n += m.placed[u]
-	}
-	return n
+	lower := m.placed[:min(max(in.demand.request.Urgency, 0), len(m.placed))]
+	return m.cfg.Preempt && m.settled && slices.ContainsFunc(lower, func(n int) bool { return n > 0 })
 }
 
 // victims returns the fewest and least urgent instances that must be preempted so that
@@ -166,7 +160,7 @@ func linked(a, b *instance) bool {
 func (n *node) ending() map[api.InstanceID]bool {
 	out := make(map[api.InstanceID]bool, len(n.leaving))
 	for id := range n.leaving {
-		if _, goesOn := n.stays[id]; !goesOn {
+		if _, goesOn := n.set.Kept(id); !goesOn {
 			out[id] = true
 		}
 	}

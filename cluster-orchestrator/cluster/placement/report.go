@@ -33,26 +33,26 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 	if n.Purging && len(n.assigned) > 0 { // it was silent when it was purged
 		m.Vacate(id)
 	}
-	if a.Gen > n.gen {
+	if a.Gen > n.set.Gen() {
 		// The cluster never reached this generation: its store was restored from an older
 		// copy. Continue above it.
-		n.gen = a.Gen
+		n.set.Raise(a.Gen)
 		m.touch(n)
 	}
-	if (a.Gen != n.gen || a.Desired != n.wanted) && !m.touched[id] && m.fx.Now.Sub(n.sentAt) >= resend {
-		m.sendWhole(n)
+	if !m.touched[id] && n.set.Overdue(m.fx.Now, a.Gen, a.Desired) {
+		m.send(n, n.set.Whole(m.fx.Now, n.entry))
 	}
 	want := !n.synced
 	if a.Observed == n.known.Toggle(digest) {
 		n.differ, n.complete = 0, true
-		if a.Gen == n.gen {
+		if a.Gen == n.set.Gen() {
 			m.settleLeaving(n)
 		}
 	} else if n.differ++; n.differ >= 2 {
 		n.differ, want = 0, true
 	}
 	if n.leased > 0 || want || m.stopsLeased(n) {
-		m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Seq: a.Seq, Gen: n.gen, RequestWhole: want})
+		m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Seq: a.Seq, Gen: n.set.Gen(), RequestWhole: want})
 	}
 }
 
@@ -97,7 +97,7 @@ func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 	for _, o := range r.Observed {
 		m.nodeObserved(n, o)
 	}
-	if r.Gen == n.gen && n.complete {
+	if r.Gen == n.set.Gen() && n.complete {
 		m.settleLeaving(n)
 	}
 	m.refresh(n)

@@ -58,7 +58,7 @@ func newRig(t testing.TB, nodes int, preempt bool, capacity func(i int) api.Reso
 // report sends a report of a node.
 func (r *rig) report(id api.NodeID, whole bool, observed ...api.Observed) {
 	r.seq++
-	rep := wire.NodeReport{Node: id, Seq: r.seq, Gen: r.nodes[id].gen, Whole: whole, Observed: observed}
+	rep := wire.NodeReport{Node: id, Seq: r.seq, Gen: r.nodes[id].set.Gen(), Whole: whole, Observed: observed}
 	r.Acknowledge(rep)
 	r.Observe(rep)
 	r.Retry()

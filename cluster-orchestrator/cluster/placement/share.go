@@ -30,15 +30,10 @@ func (m *Machine) shares(in *instance) bool { return m.cfg.Share < 1 && !in.Loca
 // overShare explains that an instance of the root exceeds the root's share. It returns nil if
 // it does not.
 func (m *Machine) overShare(in *instance) *api.Explanation {
-	r := m.beyondShare(in)
-	if r == nil {
-		return nil
+	if r := m.beyondShare(in); r != nil {
+		return m.refusal(r, "the root's share has "+r.Have+" left")
 	}
-	nodes := len(m.nodes)
-	return &api.Explanation{
-		Considered: nodes, Nearest: r,
-		Causes: []api.Cause{{Constraint: r.Constraint, Count: nodes, Detail: "need " + r.Need + ", the root's share has " + r.Have + " left"}},
-	}
+	return nil
 }
 
 func (m *Machine) beyondShare(in *instance) *api.Rejection {

@@ -46,9 +46,9 @@ func TestTheShortlistChoosesNoWorse(t *testing.T) {
 	}
 }
 
-// TestReservedRoomIsGivenUpWhereAnotherConstraintFails: the position of the area of the
+// TestAReservationEndsIfAnotherConstraintFails: the position of the area of the
 // instance's link becomes unknown in the step in which the preempted instance has stopped.
-func TestReservedRoomIsGivenUpWhereAnotherConstraintFails(t *testing.T) {
+func TestAReservationEndsIfAnotherConstraintFails(t *testing.T) {
 	r := newRig(t, 1, true, func(int) api.Resources { return api.Resources{MilliCPU: 4000, MemoryMB: 4096} })
 	here := vivaldi.New()
 	here.Vec[0], here.Error = 0.005, 0.1
@@ -61,12 +61,12 @@ func TestReservedRoomIsGivenUpWhereAnotherConstraintFails(t *testing.T) {
 	r.Want(urgent)
 	in := r.instances[urgent.Instance]
 	if in.Reserved != "n0" {
-		t.Fatalf("room is reserved on %q, want n0: %s", in.Reserved, in.Detail)
+		t.Fatalf("capacity is reserved on %q, want n0: %s", in.Reserved, in.Detail)
 	}
 	in.Want.Targets = nil
 	r.report("n0", true)
 	if in.Reserved != "" || !in.Offered {
-		t.Errorf("room is reserved on %q, handed back: %v, want it given up", in.Reserved, in.Offered)
+		t.Errorf("capacity is reserved on %q, handed back: %v, want it given up", in.Reserved, in.Offered)
 	}
 	if v, _ := r.Node("n0"); v.Reserved != (api.Resources{}) {
 		t.Errorf("%s is reserved on n0, want nothing", v.Reserved)

@@ -50,12 +50,11 @@ func (m *Machine) reclaim(n *node) {
 func (m *Machine) CallRoll(nodes []api.NodeID) {
 	for _, id := range nodes {
 		if n := m.nodes[id]; n.out() == "" {
-			m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Gen: n.gen, RequestAlive: true})
+			m.fx.ToNode(id, wire.Lease{Boot: n.Boot, Gen: n.set.Gen(), RequestAlive: true})
 		}
 	}
 }
 
-// Assigned returns how many instances are assigned to the node.
 func (m *Machine) Assigned(id api.NodeID) int { return len(m.nodes[id].assigned) }
 
 // Unsync requires a whole report of a node that has become silent, because it may return with
@@ -70,9 +69,8 @@ func (m *Machine) Silent(id api.NodeID, doubt bool) {
 	m.refresh(n)
 	leaving := step.Keys(n.leaving)
 	for _, id := range leaving {
-		if n.leave(id) {
+		if n.set.EndKept(id) {
 			m.touch(n)
-			n.drop[id] = true
 		}
 	}
 	if len(leaving) > 0 {

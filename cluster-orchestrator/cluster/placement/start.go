@@ -26,7 +26,7 @@ func (m *Machine) Start() {
 		in := m.instances[id]
 		in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return m.nodes[v.Node] == nil })
 		for i := range in.Vacancies {
-			in.Vacancies[i].Gen = m.nodes[in.Vacancies[i].Node].gen
+			in.Vacancies[i].Gen = m.nodes[in.Vacancies[i].Node].set.Gen()
 		}
 		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
 			m.waiting.Add(id)

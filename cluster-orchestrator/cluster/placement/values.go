@@ -58,17 +58,12 @@ func (in *instance) onlyValuesDiffer(a wire.Assignment) bool {
 // revalue changes the values of an instance where it is.
 func (m *Machine) revalue(in *instance, a wire.Assignment) {
 	m.toggleWanted(in)
-	n := m.nodes[in.Node]
-	if n != nil {
-		m.touch(n)
-		n.wanted = n.wanted.Toggle(in.assignment().Digest())
-	}
 	in.Want.Values = a.Values
 	m.need(in, a.Values)
 	m.toggleWanted(in)
-	if n != nil {
-		n.wanted = n.wanted.Toggle(in.assignment().Digest())
-		n.put[in.id()] = true
+	if n := m.nodes[in.Node]; n != nil {
+		m.touch(n)
+		n.set.Put(in.assignment())
 	}
 	m.save(in)
 	m.retarget(in, a)

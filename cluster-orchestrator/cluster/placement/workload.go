@@ -38,24 +38,22 @@ func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
 func (m *Machine) tooLarge(in *instance) *api.Rejection {
 	most := m.cfg.Workload.Most
 	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
-		return &api.Rejection{
-			Constraint: ConstraintWorkload, Need: "memory of " + api.MiB(m),
-			Have: "at most " + api.MiB(most.MemoryMB) + " for one workload (workload.max_memory of the cluster)", Shortfall: 1,
-		}
+		return tooMuch("memory of "+api.MiB(m), "at most "+api.MiB(most.MemoryMB)+" for one workload (workload.max_memory of the cluster)")
 	}
 	if m := in.Want.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {
-		return &api.Rejection{
-			Constraint: ConstraintWorkload, Need: fmt.Sprintf("vcpus of %g", m),
-			Have: fmt.Sprintf("at most %g for one workload (workload.max_vcpus of the cluster)", float64(most.MilliCPU)/1000), Shortfall: 1,
-		}
+		return tooMuch(fmt.Sprintf("vcpus of %g", m), fmt.Sprintf("at most %g for one workload (workload.max_vcpus of the cluster)", float64(most.MilliCPU)/1000))
 	}
 	return nil
 }
 
+func tooMuch(need, have string) *api.Rejection {
+	return &api.Rejection{Constraint: ConstraintWorkload, Need: need, Have: have, Shortfall: 1}
+}
+
 // refusal returns the explanation of a rejection that does not depend on the nodes.
-func (m *Machine) refusal(r *api.Rejection) *api.Explanation {
+func (m *Machine) refusal(r *api.Rejection, have string) *api.Explanation {
 	return &api.Explanation{
 		Considered: len(m.nodes), Nearest: r,
-		Causes: []api.Cause{{Constraint: r.Constraint, Count: len(m.nodes), Detail: "need " + r.Need + ", " + r.Have}},
+		Causes: []api.Cause{{Constraint: r.Constraint, Count: len(m.nodes), Detail: "need " + r.Need + ", " + have}},
 	}
 }

@@ -40,7 +40,6 @@ type Demand struct {
 	Ports []sched.Port
 }
 
-// Describe sets the node's resources and devices.
 func (n *Node) Describe(capacity api.Resources, d Devices) {
 	n.capacity, n.devices = capacity, d
 	n.recount()
@@ -131,7 +130,6 @@ func (n *Node) Publish(id api.InstanceID, ports []sched.Port) {
 	}
 }
 
-// Republish replaces the ports of an instance.
 func (n *Node) Republish(id api.InstanceID, ports []sched.Port) {
 	if slices.ContainsFunc(n.ports[id], func(p sched.Port) bool { return !slices.Contains(ports, p) }) {
 		n.unpublish(id)
@@ -173,7 +171,6 @@ type Left struct {
 	Ports   map[sched.Port]int // published ports, with the number of instances
 }
 
-// Left returns what is left of the node.
 func (n *Node) Left() Left {
 	if n.free == nil {
 		n.free = n.devices.Free(n.booked, n.given)
@@ -196,13 +193,11 @@ func (n *Node) Without(id api.InstanceID) Left {
 // full reports whether no address would be left after freed of them were released.
 func (n *Node) full(freed int) bool { return n.addresses > 0 && n.addressed-freed >= n.addresses }
 
-// Capacity returns the node's resources.
 func (n *Node) Capacity() api.Resources { return n.capacity }
 
 // Used returns the sum of what is booked.
 func (n *Node) Used() api.Resources { return n.used }
 
-// Booked returns the claim of an instance.
 func (n *Node) Booked(id api.InstanceID) Claim { return n.booked[id] }
 
 // Yields returns what is booked for assigned instances, by urgency.
@@ -214,7 +209,6 @@ func (n *Node) Together(want []api.Device, free map[string]int) bool {
 	return n.devices.Together(want, free)
 }
 
-// Sum returns the sum of the bookings of some instances.
 func (n *Node) Sum(of map[api.InstanceID]bool) (r api.Resources) {
 	for id := range of {
 		r = r.Plus(n.booked[id].Room)
@@ -259,17 +253,14 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.Together(k.Devices, free)
 }
 
-// Clone returns an independent copy.
 func (n *Node) Clone() *Node {
 	c := *n
 	c.booked, c.urgency, c.ports, c.given = maps.Clone(n.booked), maps.Clone(n.urgency), maps.Clone(n.ports), maps.Clone(n.given)
 	return &c
 }
 
-// Ports returns the ports that instances publish.
 func (n *Node) Ports() map[api.InstanceID][]sched.Port { return n.ports }
 
-// Bookings returns the claims of all instances.
 func (n *Node) Bookings() map[api.InstanceID]Claim { return n.booked }
 
 func one(is bool) int {

@@ -1,6 +1,7 @@
 package account
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,13 +16,10 @@ type Claim struct {
 	Address bool          `json:"address,omitempty"` // an address on the overlay network, if the node has one
 }
 
-// Of returns the claim of an SLA.
 func Of(m *api.Microservice) Claim { return Claim{m.Needs(), m.NeedsDevices(), m.TakesAddress()} }
 
-// IsZero reports whether nothing is claimed.
 func (k Claim) IsZero() bool { return k.Room == api.Resources{} && len(k.Devices) == 0 && !k.Address }
 
-// Equal reports whether two claims are equal.
 func (k Claim) Equal(o Claim) bool {
 	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
 }
@@ -53,7 +51,6 @@ type Devices struct {
 	kinds map[string][]string       // by id
 }
 
-// DevicesOf returns the devices that a node reports.
 func DevicesOf(have []api.NodeDevice) Devices {
 	var d Devices
 	for _, dev := range have {
@@ -99,10 +96,7 @@ func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID]
 	if len(d.total) == 0 {
 		return nil
 	}
-	free := make(map[string]int, len(d.total))
-	for kind, n := range d.total {
-		free[kind] = n
-	}
+	free := maps.Clone(d.total)
 	for id, k := range booked {
 		if len(k.Devices) == 0 {
 			continue

@@ -16,7 +16,7 @@ func gpus(ids ...string) (out []api.NodeDevice) {
 	return out
 }
 
-func TestADeviceOfSeveralKindsIsTakenInEach(t *testing.T) {
+func TestADeviceOfSeveralKindsCountsAgainstEach(t *testing.T) {
 	plain := api.NodeDevice{ID: "x=0", Kinds: []string{"x"}}
 	both := api.NodeDevice{ID: "x=1", Kinds: []string{api.DeviceGPU, "x"}}
 	one := func(kind string, n int) Claim { return Claim{Devices: []api.Device{{Name: kind, Count: n}}} }
@@ -46,9 +46,9 @@ func TestADeviceOfSeveralKindsIsTakenInEach(t *testing.T) {
 	}
 }
 
-// TestWhateverDevicesANodeGivesThePromisedAreFree assigns devices at random as a node may, and
+// TestFreeDevicesAreFreeUnderAnyAssignment assigns devices at random as a node may, and
 // compares with Devices.Free.
-func TestWhateverDevicesANodeGivesThePromisedAreFree(t *testing.T) {
+func TestFreeDevicesAreFreeUnderAnyAssignment(t *testing.T) {
 	kinds := []string{"a", "b", "c"}
 	for seed := range uint64(2000) {
 		rng := rand.New(rand.NewPCG(seed, 3))

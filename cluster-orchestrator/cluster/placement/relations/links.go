@@ -55,7 +55,6 @@ func newInbound(from *service, id api.ServiceID, l sched.Link) *inbound {
 	return w
 }
 
-// come records that the service runs on a node.
 func (s *service) come(node string, at api.Position) {
 	s.places.Put(node, at)
 	for _, w := range s.inbound {
@@ -63,7 +62,6 @@ func (s *service) come(node string, at api.Position) {
 	}
 }
 
-// gone records that the service no longer runs on a node.
 func (s *service) gone(node string) {
 	s.places.Drop(node)
 	for _, w := range s.inbound {

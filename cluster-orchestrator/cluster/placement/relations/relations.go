@@ -83,7 +83,6 @@ func New(cluster api.ClusterID) *Machine {
 	}
 }
 
-// SetNode adds a node, or replaces its state.
 func (m *Machine) SetNode(id api.NodeID, is Node) {
 	is.Areas = slices.Compact(slices.Sorted(slices.Values(is.Areas)))
 	n, name := m.nodes[id], string(id)
@@ -139,7 +138,6 @@ func (m *Machine) locate(id api.NodeID, old []string, n Node) {
 	}
 }
 
-// SetInstance adds an instance, or replaces its SLA.
 func (m *Machine) SetInstance(id api.InstanceID, sla SLA, targets []api.Target) {
 	in := m.instances[id]
 	if in == nil {
@@ -271,7 +269,6 @@ func (m *Machine) Expect(id api.InstanceID, on api.NodeID) {
 	m.services[id.Service()].expected[string(on)]++
 }
 
-// Unexpect undoes Expect.
 func (m *Machine) Unexpect(id api.InstanceID) {
 	s, in := m.services[id.Service()], m.instances[id]
 	at := string(in.expected)
