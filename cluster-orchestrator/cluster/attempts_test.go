@@ -56,9 +56,9 @@ func TestCountsSurviveAMove(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhatFailedForGoodIsLeftAlone: a finally failed instance takes no capacity. Neither the
+// TestFailedOneShotsAreNotPlacedAgain: a finally failed instance takes no capacity. Neither the
 // loss of its node nor a drain, a late report or the removal of its node revives it.
-func TestWhatFailedForGoodIsLeftAlone(t *testing.T) {
+func TestFailedOneShotsAreNotPlacedAgain(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 1, jobs(3)))
 	w.beat()

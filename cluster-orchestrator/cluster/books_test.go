@@ -58,9 +58,9 @@ func (w *world) checkExclusive() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff gives random valid inputs and crashes between any two saves.
+// TestRandomInputsWithCrashesConverge gives random valid inputs and crashes between any two saves.
 // The state stays consistent, and in the end all instances are placed.
-func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
+func TestRandomInputsWithCrashesConverge(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 9))
 		w := line(t, 4, func(c *Config) {

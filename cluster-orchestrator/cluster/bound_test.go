@@ -71,7 +71,7 @@ func (w *world) nodeOf(id api.InstanceID) api.NodeID {
 	return in.Node
 }
 
-func TestAnInstanceGoesNearWhatItIsLinkedTo(t *testing.T) {
+func TestAnInstanceIsPlacedNearItsLinkedServices(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")))
 	w.wants(of(web, 0, 2, near("pre.prod", 5)))
@@ -93,7 +93,7 @@ func TestAnInstanceGoesNearWhatItIsLinkedTo(t *testing.T) {
 	}
 }
 
-func TestALinkLeadsToOtherClustersToo(t *testing.T) {
+func TestALinkMayLeadToAnotherCluster(t *testing.T) {
 	w := line(t, 6, nil)
 	a := of(web, 0, 1, near("pre.prod", 5))
 	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(20)}}}}
@@ -119,7 +119,7 @@ func TestALinkLeadsToOtherClustersToo(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
+func TestAViolatedInstanceMovesOnceAndDoesNotFlap(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")))
 	w.step(Cordon{"n3", true})
@@ -172,7 +172,7 @@ func TestWhatViolatesItsSLAMovesOnceAndDoesNotFlap(t *testing.T) {
 	}
 }
 
-func TestWhereNoPlaceIsBetterTheRootMayLook(t *testing.T) {
+func TestAViolatedInstanceWithoutBetterNodeIsHandedBack(t *testing.T) {
 	w := line(t, 3, nil)
 	a := of(web, 0, 2, near("pre.prod", 5))
 	a.Targets = []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(0)}}}}
@@ -199,7 +199,7 @@ func TestWhereNoPlaceIsBetterTheRootMayLook(t *testing.T) {
 	}
 }
 
-func TestTheRootHearsWhereItWatches(t *testing.T) {
+func TestPositionsOfWatchedInstancesAreReported(t *testing.T) {
 	w := line(t, 2, nil)
 	a := of(web, 0, 1)
 	a.Watched = true
@@ -231,7 +231,7 @@ func TestTheRootHearsWhereItWatches(t *testing.T) {
 	}
 }
 
-func TestDomainsFillUp(t *testing.T) {
+func TestDomainsReachTheirLimits(t *testing.T) {
 	w := newWorld(t, 0)
 	for i, zone := range []string{"a", "a", "b", ""} {
 		info := nodeInfo(api.NodeID(fmt.Sprintf("n%d", i)), api.Resources{MilliCPU: 4000, MemoryMB: 4096})
@@ -268,7 +268,7 @@ func TestDomainsFillUp(t *testing.T) {
 	}
 }
 
-func TestTheUrgentGoFirst(t *testing.T) {
+func TestTheMostUrgentArePlacedFirst(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(of(pre, 0, 1, onNode("n9")))
 	low, high := of(web, 0, 2), of(web, 1, 3)

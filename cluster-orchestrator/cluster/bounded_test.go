@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestANodeThatClaimsWhatCannotBeIsNotBelieved: a node changes its Info to impossible values.
+// TestImpossibleReportsOfANodeAreRefused: a node changes its Info to impossible values.
 // Its earlier values still count, and a counter and one notice per minute report it.
-func TestANodeThatClaimsWhatCannotBeIsNotBelieved(t *testing.T) {
+func TestImpossibleReportsOfANodeAreRefused(t *testing.T) {
 	w := newWorld(t, 2)
 	before := w.c.Aggregate()
 	info := w.claims["n0"]

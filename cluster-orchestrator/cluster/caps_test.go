@@ -54,9 +54,9 @@ func (w *world) capNotices() (out []string) {
 	return out
 }
 
-// TestANodeThatClaimsTooMuchCountsForItsCaps: a hostile node claims as much as possible. The
+// TestAReportAboveTheCapsIsReducedToThem: a hostile node claims as much as possible. The
 // operator, the root and placement only see its caps.
-func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
+func TestAReportAboveTheCapsIsReducedToThem(t *testing.T) {
 	most := api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100, InMbit: 10, OutMbit: 5}
 	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{
 		Most: most, Devices: map[string]int{"gpu": 1}, Runtimes: []string{"container"}, Privileged: nodecaps.Deny,
@@ -106,11 +106,11 @@ func TestANodeThatClaimsTooMuchCountsForItsCaps(t *testing.T) {
 	}
 }
 
-// TestAClaimAboveTheCapsIsSaidOnce: a hostile node changes its claims with every report.
-func TestAClaimAboveTheCapsIsSaidOnce(t *testing.T) {
+// TestAReportAboveTheCapsIsNotedOnce: a hostile node changes its claims with every report.
+func TestAReportAboveTheCapsIsNotedOnce(t *testing.T) {
 	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}})
-	if got := w.capNotices(); len(got) != 1 || !strings.Contains(got[0], "node n0 claims more than its caps") ||
-		!strings.Contains(got[0], "memory (claims 4096 MiB, 1024 MiB counts)") {
+	if got := w.capNotices(); len(got) != 1 || !strings.Contains(got[0], "node n0 reports more than its caps") ||
+		!strings.Contains(got[0], "memory (reports 4096 MiB, 1024 MiB is used)") {
 		t.Fatalf("after the start under caps: %q", got)
 	}
 	flip := func(i int) {
@@ -196,9 +196,9 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 	expect("after n0 was removed and joined", map[api.NodeID]bool{"n0": false})
 }
 
-// TestAnOrderCapsANodeBesideTheConfiguration: the lower cap counts, also after a restart and
+// TestCapsOfTheOperatorAndTheConfigurationBothApply: the lower cap counts, also after a restart and
 // another join. Running instances stay. Lifting the order leaves the configured caps.
-func TestAnOrderCapsANodeBesideTheConfiguration(t *testing.T) {
+func TestCapsOfTheOperatorAndTheConfigurationBothApply(t *testing.T) {
 	w := cappedWorld(t, 2, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}, Devices: map[string]int{"gpu": 2}}})
 	w.describes("n0", greedy)
 	w.describes("n1", func(i *api.NodeInfo) { i.Capacity = api.Resources{MilliCPU: 1, MemoryMB: 1} })

@@ -36,7 +36,7 @@ var (
 	offStore = api.Constraint{Type: api.ConstrainAntiAffinity, By: "zone", Services: []string{"pre.prod"}, Rigidness: 30}
 )
 
-func TestWhoComesToShareAZoneMoves(t *testing.T) {
+func TestAnInstanceWhoseZoneBecomesSharedMoves(t *testing.T) {
 	for name, tt := range map[string]struct {
 		has  []wire.Assignment // on n0, n1
 		says string
@@ -108,7 +108,7 @@ func TestWhoComesToShareAZoneMoves(t *testing.T) {
 	}
 }
 
-func TestLabelsThatChangeMoveWhoAsksForThem(t *testing.T) {
+func TestChangedLabelsMoveInstancesThatRequireThem(t *testing.T) {
 	w := zones(t, "a", "b")
 	w.wants(of(web, 0, 1, api.Constraint{Type: api.ConstrainLabels, Labels: []string{"zone=a"}, Rigidness: 10}))
 	w.beat()
@@ -125,7 +125,7 @@ func TestLabelsThatChangeMoveWhoAsksForThem(t *testing.T) {
 }
 
 // A limit above one allows that many instances. Only those beyond it move.
-func TestSoManyMoveAsAreTooMany(t *testing.T) {
+func TestOnlyInstancesAboveTheSpreadLimitMove(t *testing.T) {
 	w := zones(t, "a", "b", "c", "d", "e")
 	two := byZone
 	two.Limit = 2
@@ -172,9 +172,9 @@ func (w *world) speed(id api.NodeID, mbit int64) {
 	w.step(r)
 }
 
-// TestWhoseLinkBecameTooSlowMoves: as few instances as possible move, and only if the violation
+// TestAnInstanceWhoseLinkBecameTooSlowMoves: as few instances as possible move, and only if the violation
 // lasts.
-func TestWhoseLinkBecameTooSlowMoves(t *testing.T) {
+func TestAnInstanceWhoseLinkBecameTooSlowMoves(t *testing.T) {
 	w := newWorld(t, 2)
 	w.speed("n0", 1000)
 	w.step(Cordon{"n1", true})

@@ -72,7 +72,7 @@ func TestALinksConvergenceTimeCountsForBothEnds(t *testing.T) {
 }
 
 // After the search, when capacity near the other end becomes free, the instance moves there.
-func TestWhatWasPlacedFarMovesNear(t *testing.T) {
+func TestAnInstancePlacedFarMovesNearLater(t *testing.T) {
 	w := crowded(t)
 	w.wants(wide(of(pre, 0, 1, onNode("n0"))))
 	w.wants(wide(of(far, 0, 2, onNode("n1"))))

@@ -124,7 +124,6 @@ func New(cfg Config) *Core {
 	return c
 }
 
-// Step takes one input and returns its effects.
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.fx.Begin(now)
 	c.place.Begin()

@@ -88,7 +88,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 
 // An ended instance takes no capacity, but it keeps its address until its node has removed it
 // from the network.
-func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
+func TestACompletedInstanceKeepsItsAddressForAWhile(t *testing.T) {
 	w := smallWorld(t, func(*Config) {})
 	for i := range 10 {
 		a := assignment(i, 1, spec(0.5, 1))
@@ -167,7 +167,7 @@ func TestWhatIsCompletedHasItsAddressForAWhile(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestTheUrgentGetTheLastAddress(t *testing.T) {
+func TestTheLastAddressGoesToTheMostUrgent(t *testing.T) {
 	w := smallWorld(t, func(c *Config) { c.Preempt = true })
 	for i := range 10 {
 		w.want[web.Instance(i)] = classed(i, 1, "low", 0.01)
@@ -178,7 +178,7 @@ func TestTheUrgentGetTheLastAddress(t *testing.T) {
 	in := w.record(web.Instance(10))
 	kept := in.Reserved
 	if kept == "" {
-		t.Fatalf("nobody makes way: %s", in.Detail)
+		t.Fatalf("no instance is preempted: %s", in.Detail)
 	}
 	w.checkBooks()
 	w.pass(15 * time.Second)

@@ -91,9 +91,9 @@ func (l *large) placed(id api.ServiceID) (n int) {
 	return n
 }
 
-// TestWhatFitsNowhereCostsLittle: the search is made once for all instances with the same
+// TestWaitingInstancesThatFitNowhereAreCheap: the search is made once for all instances with the same
 // request, and repeated after a change that may help.
-func TestWhatFitsNowhereCostsLittle(t *testing.T) {
+func TestWaitingInstancesThatFitNowhereAreCheap(t *testing.T) {
 	const nodes, instances = 2000, 500
 	for name, wish := range map[string]api.Constraint{
 		"a label": {Type: api.ConstrainLabels, Labels: []string{"gpu"}},
@@ -199,8 +199,8 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 	}
 }
 
-// TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle: one explanation serves all its instances.
-func TestANodeThatDiesWithWhatFitsNowhereElseCostsLittle(t *testing.T) {
+// TestLosingANodeWhoseInstancesFitNowhereElseIsCheap: one explanation serves all its instances.
+func TestLosingANodeWhoseInstancesFitNowhereElseIsCheap(t *testing.T) {
 	const nodes, instances = 2000, 200
 	l := newLarge(t, nodes, Config{}, func(i int, x *api.NodeInfo) { x.Capacity.MilliCPU, x.Capacity.MemoryMB = 200_000, 100_000 })
 	var as []wire.Assignment

@@ -8,7 +8,7 @@ import (
 )
 
 // Moves in another cluster count towards the limit per hour here.
-func TestMovesElsewhereCountHere(t *testing.T) {
+func TestMovesInOtherClustersCountTowardsTheLimit(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")))
 	w.step(Cordon{"n3", true})

@@ -95,7 +95,6 @@ func (in RootNet) apply(c *Core) error {
 	return nil
 }
 
-// Lease returns a node's lease of the overlay network, if it has one.
 func (c *Core) Lease(id api.NodeID) (wire.NetLease, bool) { return c.netbook.Lease(id) }
 
 // Interest returns the number of subscriptions of nodes, and how many have no answer yet.

@@ -184,7 +184,7 @@ func TestADeadNodesBackendsLeaveInTheStepThatFindsIt(t *testing.T) {
 }
 
 // An idle node reports a load of at least 1. 0 means unknown, which gets the average.
-func TestIdleNodesSaySo(t *testing.T) {
+func TestIdleNodesReportRarely(t *testing.T) {
 	w := netWorld(t, 2)
 	for n := range 2 {
 		w.want[web.Instance(n)] = addressedAt(n, rr)
@@ -207,8 +207,8 @@ func TestIdleNodesSaySo(t *testing.T) {
 	}
 }
 
-// TestRoutesAreWholeBeforeNodesSpeakAgain restarts the cluster and checks routes at once.
-func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
+// TestRoutesAreCompleteBeforeNodesReportAgain restarts the cluster and checks routes at once.
+func TestRoutesAreCompleteBeforeNodesReportAgain(t *testing.T) {
 	w := netWorld(t, 3)
 	for n := range 3 {
 		w.want[web.Instance(n)] = addressedAt(n, rr)
@@ -228,7 +228,7 @@ func TestRoutesAreWholeBeforeNodesSpeakAgain(t *testing.T) {
 	}
 }
 
-func TestWhoMayAsk(t *testing.T) {
+func TestAccessDecidesAboutSubscriptions(t *testing.T) {
 	w := netWorld(t, 2)
 	closed := addressedAt(0, rr)
 	closed.Spec.Callers = []string{"none"}
@@ -276,9 +276,9 @@ func TestWhoMayAsk(t *testing.T) {
 	}
 }
 
-// TestOneChangeConcernsThoseWhoAsked counts the messages after the start of one instance in a
+// TestAChangeIsSentToItsSubscribersOnly counts the messages after the start of one instance in a
 // cluster with many services and nodes.
-func TestOneChangeConcernsThoseWhoAsked(t *testing.T) {
+func TestAChangeIsSentToItsSubscribersOnly(t *testing.T) {
 	w := netWorld(t, 40)
 	for n := range 40 {
 		w.want[web.Instance(n)] = addressedAt(n, rr)
@@ -341,8 +341,8 @@ func BenchmarkOneRouteOfMany(b *testing.B) {
 	}
 }
 
-// TestWhatDoesNotListenIsASourceAndNoBackend: an instance that does not listen may call others.
-func TestWhatDoesNotListenIsASourceAndNoBackend(t *testing.T) {
+// TestAnInstanceThatDoesNotListenIsASourceOnly: an instance that does not listen may call others.
+func TestAnInstanceThatDoesNotListenIsASourceOnly(t *testing.T) {
 	w := netWorld(t, 2)
 	w.wants(addressedAt(0, rr), addressedAt(1, rr))
 	from := w.at(0).Node

@@ -11,7 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
+func TestTheRootCannotExceedItsShare(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // the share is 4 of 8 vCPUs
 	for i := range 6 {
 		w.wants(assignment(i, api.Revision(i+1), spec(1, 100)))
@@ -38,9 +38,9 @@ func TestTheRootGetsItsShareAndNoMore(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhatFreesTheShareIsUsedAtOnce: an instance beyond the share fits on a node that does not
+// TestFreedShareIsUsedAtOnce: an instance beyond the share fits on a node that does not
 // change.
-func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
+func TestFreedShareIsUsedAtOnce(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Offer.Share = 0.5 }) // the share is 4 of 8 vCPUs
 	on := func(n int, node api.NodeID, alone bool) wire.Assignment {
 		a := of(web, n, api.Revision(n+1), onNode(node))
@@ -78,7 +78,7 @@ func TestWhatFreesTheShareIsUsedAtOnce(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
+func TestTheOperatorLimitsTheDetailOfReports(t *testing.T) {
 	told := func(o uplink.Offer) api.Aggregate {
 		w := line(t, 0, func(c *Config) { c.Offer = o })
 		for i, id := range []api.NodeID{"n0", "n1", "n2"} {
@@ -125,8 +125,8 @@ func TestTheOperatorSaysHowMuchIsTold(t *testing.T) {
 	}
 }
 
-// TestWhySaysFirstWhatHoldsAnInstance: a node meets the instance's request.
-func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
+// TestWhyNamesTheBlockingReasonFirst: a node meets the instance's request.
+func TestWhyNamesTheBlockingReasonFirst(t *testing.T) {
 	alone := func(a wire.Assignment) wire.Assignment { a.Spec.Exclusive = true; return a }
 	for hold, of := range map[string]struct {
 		conf func(*Config)
@@ -180,9 +180,9 @@ func TestWhySaysFirstWhatHoldsAnInstance(t *testing.T) {
 	}
 }
 
-// TestACoarseOfferRulesNothingOutThatFits: with steps as large as half a node, the root offers
+// TestARoundedOfferExcludesNoInstanceThatFits: with steps as large as half a node, the root offers
 // instances that fit into less, and a full cluster is still reported as full.
-func TestACoarseOfferRulesNothingOutThatFits(t *testing.T) {
+func TestARoundedOfferExcludesNoInstanceThatFits(t *testing.T) {
 	w := line(t, 4, func(c *Config) { c.Offer.Round, c.Preempt = 0.5, true })
 	for i := range 4 {
 		w.wants(classed(i, api.Revision(i+1), "normal", 2.2)) // nodes have 4 vCPUs
@@ -241,7 +241,7 @@ func TestAPlanReservesNothing(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
+func TestAPlanNamesTheInstancesToPreempt(t *testing.T) {
 	for _, may := range []bool{true, false} {
 		w := line(t, 2, func(c *Config) { c.Preempt = may })
 		w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "normal", 4))
@@ -273,7 +273,7 @@ func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
 			}
 		}
 		if len(ways) != 3 {
-			t.Errorf("some make way twice: %v", ways)
+			t.Errorf("some are preempted twice: %v", ways)
 		}
 		if got[0].Headroom[0] != "vcpus 0" || got[3].Action != "wait" {
 			t.Errorf("%+v, the last %+v", got[0].Headroom, got[3])
@@ -282,7 +282,7 @@ func TestAPlanSaysWhoWouldMakeWay(t *testing.T) {
 		m := req.Instances[0]
 		w.wants(wire.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
 		if in := w.record(m.Instance); in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {
-			t.Errorf("planned %+v, done: room on %q", got[0], in.Reserved)
+			t.Errorf("planned %+v, done: reserved on %q", got[0], in.Reserved)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func tiedTo(t *testing.T, bound float64) (w *world, on api.NodeID) {
 	return w, on
 }
 
-func TestWhatTCPMeasuredCountsBeforeCoordinates(t *testing.T) {
+func TestTCPMeasurementsPrecedeCoordinates(t *testing.T) {
 	w, on := tiedTo(t, 12)
 	epoch := w.at(0).Epoch
 	w.measures("n3", ms(pre, web, on, 40))
@@ -76,7 +76,7 @@ func TestWhatTCPMeasuredCountsBeforeCoordinates(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
+func TestAMeasuredRoundTripBelowTheEstimateMeetsTheSLA(t *testing.T) {
 	w, on := tiedTo(t, 12)
 	w.stands(on, 90)
 	w.pass(10 * time.Second)
@@ -109,7 +109,7 @@ func TestAWayThatIsShorterThanEstimatedKeepsTheSLA(t *testing.T) {
 
 // Amounts change all the time and are shown once a minute. A measurement replaces an estimate at
 // once.
-func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
+func TestKnownMeasurementsAreSentAtOnce(t *testing.T) {
 	w := line(t, 4, nil)
 	w.wants(of(pre, 0, 1, onNode("n3")), of(web, 0, 1, near("pre.prod", 12), onNode("n2")))
 	w.beat()
@@ -133,7 +133,7 @@ func TestWhatIsKnownIsSaidAtOnce(t *testing.T) {
 
 // The text does not decide whether a violation was estimated: a label may contain the same
 // words.
-func TestALabelIsNoEstimate(t *testing.T) {
+func TestALabelTextDoesNotMarkAViolationAsEstimated(t *testing.T) {
 	w := line(t, 1, nil)
 	label := func(note, disk string) { w.relabelled("n0", map[string]string{"note": note, "disk": disk}) }
 	const odd = "estimated by coordinates"
@@ -156,7 +156,7 @@ func TestALabelIsNoEstimate(t *testing.T) {
 }
 
 // A link is to the nearest instance: a measurement of a distant one does not count for another.
-func TestAFarInstanceBreaksNothingWhereAnotherIsNear(t *testing.T) {
+func TestAFarInstanceViolatesNoLinkIfAnotherIsNear(t *testing.T) {
 	w, on := tiedTo(t, 12)
 	w.step(Cordon{"n3", false})
 	other := map[api.NodeID]api.NodeID{"n2": "n1", "n4": "n5"}[on]
@@ -288,7 +288,7 @@ func (w *world) has(rev uint64, id api.ServiceID, keys ...byte) {
 	w.step(RootNet{wire.RootNet{Rev: rev, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}, Records: wire.Records{Routes: []api.Route{r}}}})
 }
 
-func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
+func TestTCPMeasurementsAcrossClustersPrecedeCoordinates(t *testing.T) {
 	const byTCP, estimated = "; measured by 3 connections at 00:00:00 UTC", "; estimated by coordinates"
 	for name, test := range map[string]struct {
 		places []float64 // positions of pre in the other cluster
@@ -329,7 +329,7 @@ func TestWhatTCPMeasuredAcrossClustersCountsBeforeCoordinates(t *testing.T) {
 }
 
 // An instance in the cluster may be nearer than those in other clusters, or farther away.
-func TestTheNearestCountsWhereverItIs(t *testing.T) {
+func TestTheNearestInstanceCountsInAnyCluster(t *testing.T) {
 	w, _ := tiedAbroad(t, 12, 30)
 	w.measures("n2", abroad(web, pre, 1, 40))
 	w.wants(of(pre, 7, 2, onNode("n3")))
@@ -348,7 +348,7 @@ func TestTheNearestCountsWhereverItIs(t *testing.T) {
 }
 
 // A measurement of another cluster counts while it is fresh and the service is there.
-func TestWhatWasMeasuredAcrossClustersEnds(t *testing.T) {
+func TestMeasurementsAcrossClustersExpire(t *testing.T) {
 	w, goesTo := tiedAbroad(t, 12, 50)
 	w.measures("n2", abroad(web, pre, 1, 5))
 	if v := w.violated(web.Instance(0)); v != "" {

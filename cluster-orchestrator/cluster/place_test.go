@@ -37,7 +37,7 @@ func TestReservationsCountAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatFitsNowhereIsHandedBackAndPlacedWhenRoomComes(t *testing.T) {
+func TestAnInstanceThatFitsNowhereIsHandedBackAndPlacedLater(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(assignment(0, 1, spec(8, 100)), assignment(1, 1, exclusive(8, 100)))
 	for i := range 2 {
@@ -56,7 +56,7 @@ func TestWhatFitsNowhereIsHandedBackAndPlacedWhenRoomComes(t *testing.T) {
 	}
 }
 
-func TestNewRuntimeIsRoomForWhatWaitsForIt(t *testing.T) {
+func TestANewRuntimeTakesWaitingInstances(t *testing.T) {
 	w := newWorld(t, 1)
 	m := spec(1, 100)
 	m.Virtualization = "runsc"
@@ -88,7 +88,7 @@ func TestExclusiveIsStoppedBeforeItRunsElsewhere(t *testing.T) {
 	}
 }
 
-func TestExclusivesRoomStaysTakenUntilItsNodeSaysSo(t *testing.T) {
+func TestAnExclusiveInstanceStaysBookedUntilItsNodeReportsItsEnd(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(assignment(0, 1, exclusive(3, 100)))
 	w.beat()
@@ -167,7 +167,7 @@ func TestLargeSetsTravelAsChanges(t *testing.T) {
 	}
 }
 
-func TestFailingInstanceMovesOnceAndIsThenOffered(t *testing.T) {
+func TestAFailingInstanceMovesOnceAndIsThenHandedBack(t *testing.T) {
 	for _, reason := range []api.Reason{api.ReasonTooManyFails, api.ReasonNoDevice, api.ReasonNetworkFull} {
 		w := newWorld(t, 2)
 		w.wants(assignment(0, 1, spec(1, 100)))
@@ -263,7 +263,7 @@ func TestLocalNumbersAreGivenOnce(t *testing.T) {
 	}
 }
 
-func TestRemoveNodeMindsWhatMayStillRun(t *testing.T) {
+func TestRemoveNodeIsRefusedWhileInstancesMayRun(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 1, exclusive(1, 100)))
 	w.beat()
@@ -371,10 +371,10 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	}
 }
 
-// TestWhatLosesItsNewNodeGoesOnWhereItWas: an instance that moves off a drained node still runs
+// TestAMoveWhoseNewNodeIsLostContinuesOnTheOldNode: an instance that moves off a drained node still runs
 // there when its new node falls silent. When the old node is uncordoned, no other node has
 // capacity for the instance (seed 1431).
-func TestWhatLosesItsNewNodeGoesOnWhereItWas(t *testing.T) {
+func TestAMoveWhoseNewNodeIsLostContinuesOnTheOldNode(t *testing.T) {
 	for _, undrain := range []string{"before", "after"} {
 		w := newWorld(t, 2)
 		w.wants(assignment(0, 1, spec(3, 100)))
@@ -409,7 +409,7 @@ func TestWhatLosesItsNewNodeGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-func TestWhatMovedOnlyEndsWhenTheNewPlacementListens(t *testing.T) {
+func TestTheOldPlacementEndsWhenTheNewOneListens(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		network string

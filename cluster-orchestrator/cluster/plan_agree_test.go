@@ -244,9 +244,9 @@ func (w *world) digest() string {
 	return s
 }
 
-// TestThePlanKnowsWhoHasTheOverlayNetwork: if no node has an overlay network, an instance that
+// TestThePlanConsidersTheOverlayNetwork: if no node has an overlay network, an instance that
 // does not opt out waits in the plan, after applying it, and in the explanation.
-func TestThePlanKnowsWhoHasTheOverlayNetwork(t *testing.T) {
+func TestThePlanConsidersTheOverlayNetwork(t *testing.T) {
 	for network, node := range map[string]api.NodeID{api.NetworkOverlay: "n1", api.NetworkAny: "n0"} {
 		for _, has := range []bool{true, false} {
 			w := newWorld(t, 0)

@@ -24,14 +24,14 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	w.wants(classed(3, 2, "high", 3))
 	in := w.record(web.Instance(3))
 	if in.Node != "" || in.Reserved == "" || w.at(2).State != api.ClusterScheduled && w.at(2).Node == "" && w.at(0).Node == "" {
-		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+		t.Fatalf("it is on %q with capacity reserved on %q", in.Node, in.Reserved)
 	}
 	kept := in.Reserved
 	w.checkBooks()
 	w.wants(classed(4, 3, "low", 1)) // a less urgent instance does not get the freed capacity
 	w.restart()
 	if got := w.record(web.Instance(3)); got.Reserved != kept {
-		t.Fatalf("after a restart room is kept on %q", got.Reserved)
+		t.Fatalf("after a restart capacity is reserved on %q", got.Reserved)
 	}
 	w.checkBooks()
 	w.pass(15 * time.Second)
@@ -41,16 +41,16 @@ func TestTheUrgentEvictTheFewestAndLeastUrgent(t *testing.T) {
 	}
 }
 
-// TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave: an instance of a drained node has a
+// TestAReservationIsNotBookedBesideLeavingInstances: an instance of a drained node has a
 // reservation on another node and runs meanwhile (seed 909).
-func TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave(t *testing.T) {
+func TestAReservationIsNotBookedBesideLeavingInstances(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 3), classed(1, 1, "high", 4))
 	w.beat()
 	from, to := w.at(1).Node, w.at(0).Node
 	w.step(Drain{Node: from})
 	if in := w.record(web.Instance(1)); in.Node != from || in.Reserved != to {
-		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+		t.Fatalf("it is on %q with capacity reserved on %q", in.Node, in.Reserved)
 	}
 	room := func() (allocated, reserved int64) {
 		n, _ := w.c.Node(to)
@@ -66,7 +66,7 @@ func TestReservedRoomIsNotAllocatedBesideThatOfThoseWhoLeave(t *testing.T) {
 	}
 }
 
-func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
+func TestPreemptibleResourcesAreReported(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 3), classed(1, 1, "normal", 4))
 	w.beat()
@@ -86,10 +86,10 @@ func TestTheRootIsToldWhoWouldMakeWay(t *testing.T) {
 	}
 }
 
-// TestKeptRoomIsTakenOnce: the capacity reserved for an exclusive instance is free when the
+// TestAReservationIsUsedOnce: the capacity reserved for an exclusive instance is free when the
 // cluster hears its last node after a restart. Taking it must not preempt others elsewhere too
 // (seed 1575).
-func TestKeptRoomIsTakenOnce(t *testing.T) {
+func TestAReservationIsUsedOnce(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
 	w.beat()
@@ -98,7 +98,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	w.wants(a)
 	kept := w.record(web.Instance(2)).Reserved
 	if kept == "" {
-		t.Fatal("no room is kept")
+		t.Fatal("no capacity is reserved")
 	}
 	for _, n := range w.nodes {
 		n.settle()
@@ -113,7 +113,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	w.step(w.nodes[kept].whole())
 	w.checkBooks()
 	if in := w.record(web.Instance(2)); in.Node != kept || in.Reserved != "" {
-		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+		t.Fatalf("it is on %q with capacity reserved on %q", in.Node, in.Reserved)
 	}
 	for range 3 {
 		w.pass(3 * time.Second)
@@ -122,7 +122,7 @@ func TestKeptRoomIsTakenOnce(t *testing.T) {
 	}
 }
 
-func TestWhoLosesItsNodeHasOthersMakeWay(t *testing.T) {
+func TestAnInstanceOfALostNodePreemptsOthers(t *testing.T) {
 	for _, alone := range []bool{false, true} {
 		w := line(t, 2, func(c *Config) { c.Preempt = true })
 		a := classed(0, 1, "urgent", 4)
@@ -147,7 +147,7 @@ func TestWhoLosesItsNodeHasOthersMakeWay(t *testing.T) {
 	}
 }
 
-func TestNobodyMakesWayForEqualsOrForNothing(t *testing.T) {
+func TestInstancesOfEqualPriorityAreNotPreempted(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "normal", 4))
 	w.beat()
@@ -177,12 +177,12 @@ func crowd(t *testing.T, change func(*wire.Assignment)) (w *world, own, other ap
 	return w, own, other
 }
 
-func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
+func TestAnInstanceOfADrainedNodePreemptsOthers(t *testing.T) {
 	w, own, other := crowd(t, nil)
 	w.step(Drain{Node: own})
 	in := w.record(web.Instance(0))
 	if in.Node != own || in.Reserved != other || in.Offered || w.at(1).Node+w.at(2).Node != "" {
-		t.Fatalf("it is on %q with room on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
+		t.Fatalf("it is on %q with capacity reserved on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
 	}
 	w.checkBooks()
 	w.step(Drain{Node: own}) // twice
@@ -209,7 +209,7 @@ func TestWhoMustLeaveHasOthersMakeWay(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
+func TestAnInstanceStaysIfTheDrainEnds(t *testing.T) {
 	for name, ends := range map[string]func(w *world, own, other api.NodeID){
 		"it is taken back":              func(w *world, own, _ api.NodeID) { w.step(Cordon{own, false}) },
 		"the other is drained too":      func(w *world, _, other api.NodeID) { w.step(Drain{Node: other}) },
@@ -238,7 +238,7 @@ func TestWhoNeedNotLeaveAfterAllStays(t *testing.T) {
 
 // An exclusive instance must stop before it moves, so it waits for free capacity and does not
 // preempt others.
-func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
+func TestARunningExclusiveInstancePreemptsNone(t *testing.T) {
 	w, own, other := crowd(t, func(a *wire.Assignment) { a.Spec.Exclusive = true })
 	w.step(Drain{Node: own})
 	w.pass(10 * time.Second)
@@ -247,7 +247,7 @@ func TestNobodyMakesWayForAnExclusiveOneThatRuns(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
+func TestAViolatedInstancePreemptsOthers(t *testing.T) {
 	for _, may := range []bool{true, false} {
 		w := line(t, 2, func(c *Config) { c.Preempt = may })
 		target := []api.Target{{Service: pre, Positions: []api.Position{{Coord: at(5)}}}}
@@ -272,7 +272,7 @@ func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
 		in := w.record(web.Instance(0))
 		if !may {
 			if in.Node != own || !in.Offered {
-				t.Errorf("without leave it is on %q, offered %v", in.Node, in.Offered)
+				t.Errorf("without permission it is on %q, offered %v", in.Node, in.Offered)
 			}
 			continue
 		}
@@ -297,7 +297,7 @@ func TestWhoBreaksItsSLAHasOthersMakeWay(t *testing.T) {
 	}
 }
 
-func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
+func TestAReservationEndsWhenTheViolationEnds(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	a := classed(0, 1, "urgent", 4)
 	a.Spec.Constraints = []api.Constraint{near("pre.prod", 12)}
@@ -315,13 +315,13 @@ func TestRoomIsGivenUpWhenThePlaceIsGoodAgain(t *testing.T) {
 	}
 	in := w.record(web.Instance(0))
 	if in.Node != own || in.Reserved == "" {
-		t.Fatalf("it is on %q with room on %q", in.Node, in.Reserved)
+		t.Fatalf("it is on %q with capacity reserved on %q", in.Node, in.Reserved)
 	}
 	w.stands(own, 10)
 	w.pass(20 * time.Second)
 	w.checkBooks()
 	if in = w.record(web.Instance(0)); in.Node != own || in.Reserved != "" || w.at(1).State != api.Running {
-		t.Errorf("it is on %q with room on %q, the other is %s", in.Node, in.Reserved, w.at(1).State)
+		t.Errorf("it is on %q with capacity reserved on %q, the other is %s", in.Node, in.Reserved, w.at(1).State)
 	}
 }
 
@@ -381,9 +381,9 @@ func roomy(t *testing.T, cpu int64) *world {
 	return w
 }
 
-// TestAsFewAsPossibleMakeWay: the capacity that victims leave is reserved once, and the next
+// TestPreemptionStopsAsFewInstancesAsPossible: the capacity that victims leave is reserved once, and the next
 // urgent instance preempts only as many more as it needs.
-func TestAsFewAsPossibleMakeWay(t *testing.T) {
+func TestPreemptionStopsAsFewInstancesAsPossible(t *testing.T) {
 	for k := 1; k <= 4; k++ {
 		w := roomy(t, 20)
 		var lows, urgent []wire.Assignment
@@ -414,8 +414,8 @@ func TestAsFewAsPossibleMakeWay(t *testing.T) {
 	}
 }
 
-// TestWhoIsWantedNearMakesNoWay: without the linked instance, no node would meet the link.
-func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
+// TestLinkedInstancesAreNotPreempted: without the linked instance, no node would meet the link.
+func TestLinkedInstancesAreNotPreempted(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt = true })
 	filling := func(s api.ServiceID, n int, class string, cs ...api.Constraint) wire.Assignment {
 		a := of(s, n, 1, cs...)
@@ -427,13 +427,13 @@ func TestWhoIsWantedNearMakesNoWay(t *testing.T) {
 	w.wants(filling(web, 0, "urgent", near("pre.prod", 5)))
 	in := w.record(web.Instance(0))
 	if a, b := w.nodeOf(pre.Instance(0)), w.nodeOf(pre.Instance(1)); a != "n0" || b != "n1" || in.Reserved != "" {
-		t.Errorf("they are on %q and %q, with room kept on %q", a, b, in.Reserved)
+		t.Errorf("they are on %q and %q, with capacity reserved on %q", a, b, in.Reserved)
 	}
 	w.checkBooks()
 }
 
-// TestWhatIsLeftOverServesTheNext: one preempted instance makes room for two.
-func TestWhatIsLeftOverServesTheNext(t *testing.T) {
+// TestLeftoverCapacityServesTheNextInstance: one preempted instance makes room for two.
+func TestLeftoverCapacityServesTheNextInstance(t *testing.T) {
 	w := roomy(t, 8)
 	w.wants(classed(0, 1, "low", 4), classed(1, 1, "low", 4))
 	w.beat()
@@ -447,8 +447,8 @@ func TestWhatIsLeftOverServesTheNext(t *testing.T) {
 	w.expect(3, api.Running, "n0")
 }
 
-// TestRoomIsNotKeptWhereOneOfTheServiceIsExpected: spread allows one instance per node.
-func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
+// TestAReservationCountsForSpread: spread allows one instance per node.
+func TestAReservationCountsForSpread(t *testing.T) {
 	w := roomy(t, 6)
 	w.wants(classed(0, 1, "low", 2), classed(1, 1, "low", 2), classed(2, 1, "low", 2))
 	w.beat()
@@ -459,7 +459,7 @@ func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 		w.checkBooks()
 	}
 	if in := w.record(pre.Instance(1)); in.Reserved != "" || !in.Offered {
-		t.Errorf("for the second room is kept on %q, offered %v: %s", in.Reserved, in.Offered, in.Detail)
+		t.Errorf("for the second capacity is reserved on %q, offered %v: %s", in.Reserved, in.Offered, in.Detail)
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()
@@ -474,9 +474,9 @@ func TestRoomIsNotKeptWhereOneOfTheServiceIsExpected(t *testing.T) {
 	}
 }
 
-// TestRoomIsGivenUpWhereSomethingElseFails: the position of the area of the instance's link
+// TestAReservationEndsWhenTheNodeNoLongerFits: the position of the area of the instance's link
 // becomes unknown.
-func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
+func TestAReservationEndsWhenTheNodeNoLongerFits(t *testing.T) {
 	w := line(t, 1, func(c *Config) { c.Preempt = true })
 	w.wants(classed(0, 1, "low", 4))
 	w.beat()
@@ -485,21 +485,21 @@ func TestRoomIsGivenUpWhereSomethingElseFails(t *testing.T) {
 	a.Targets = []api.Target{{Area: "oslo", Positions: []api.Position{{Coord: at(5)}}}}
 	w.wants(a)
 	if in := w.record(pre.Instance(0)); in.Reserved != "n0" {
-		t.Fatalf("room is kept on %q: %s", in.Reserved, in.Detail)
+		t.Fatalf("capacity is reserved on %q: %s", in.Reserved, in.Detail)
 	}
 	a.Targets = nil
 	w.wants(a)
 	w.checkBooks()
 	if in, v := w.record(pre.Instance(0)), w.observed(pre.Instance(0)); in.Reserved != "" || !v.HandedBack {
-		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, v)
+		t.Errorf("capacity is reserved on %q, and the root is told %+v", in.Reserved, v)
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()
 	w.expect(0, api.Running, "n0")
 }
 
-// TestOthersMakeWayWithinTheRootsShare: the node has free capacity, but not in the root's share.
-func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
+// TestPreemptionStaysWithinTheRootsShare: the node has free capacity, but not in the root's share.
+func TestPreemptionStaysWithinTheRootsShare(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt, c.Offer.Share = true, 0.5 }) // the share is 4 of 8 vCPUs
 	w.wants(classed(0, 1, "low", 1), classed(1, 1, "low", 1), classed(2, 1, "low", 1), classed(3, 1, "normal", 1))
 	w.beat()
@@ -519,7 +519,7 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 		}
 	}
 	if in := w.record(ask.Instance); low != 1 || in.Reserved+in.Node == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
-		t.Errorf("%d low ones go on, it is on %q with room on %q; planned %+v", low, in.Node, in.Reserved, plan)
+		t.Errorf("%d low ones go on, it is on %q with capacity reserved on %q; planned %+v", low, in.Node, in.Reserved, plan)
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()
@@ -533,8 +533,8 @@ func TestOthersMakeWayWithinTheRootsShare(t *testing.T) {
 	}
 }
 
-// TestOthersMakeWayWhenTheirNodeIsThereAgain: the node was silent when the urgent instance came.
-func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
+// TestInstancesOfAReturnedNodeArePreempted: the node was silent when the urgent instance came.
+func TestInstancesOfAReturnedNodeArePreempted(t *testing.T) {
 	for name, of := range map[string]struct{ away, back func(w *world) }{
 		"cordoned": {
 			func(w *world) { w.step(Cordon{"n0", true}) },
@@ -556,7 +556,7 @@ func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
 		w.wants(classed(1, 2, "urgent", 2), classed(2, 2, "urgent", 2), classed(3, 2, "low", 1))
 		w.checkBooks()
 		if in := w.record(web.Instance(1)); in.Node+in.Reserved != "" {
-			t.Fatalf("%s: it is on %q with room on %q", name, in.Node, in.Reserved)
+			t.Fatalf("%s: it is on %q with capacity reserved on %q", name, in.Node, in.Reserved)
 		}
 		of.back(w)
 		w.pass(20 * time.Second)
@@ -566,8 +566,8 @@ func TestOthersMakeWayWhenTheirNodeIsThereAgain(t *testing.T) {
 	}
 }
 
-// TestOthersMakeWayWhenTheyComeToBeLessUrgent: a new SLA lowers their priority.
-func TestOthersMakeWayWhenTheyComeToBeLessUrgent(t *testing.T) {
+// TestInstancesWhosePriorityFallsArePreempted: a new SLA lowers their priority.
+func TestInstancesWhosePriorityFallsArePreempted(t *testing.T) {
 	w := roomy(t, 4)
 	w.wants(classed(0, 1, "urgent", 4))
 	w.beat()
@@ -578,7 +578,7 @@ func TestOthersMakeWayWhenTheyComeToBeLessUrgent(t *testing.T) {
 	}
 	w.wants(classed(0, 3, "low", 4))
 	if in := w.record(web.Instance(1)); in.Reserved != "n0" || w.observed(in.Want.Instance).HandedBack {
-		t.Errorf("room is kept on %q, and the root is told %+v", in.Reserved, w.observed(in.Want.Instance))
+		t.Errorf("capacity is reserved on %q, and the root is told %+v", in.Reserved, w.observed(in.Want.Instance))
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestSharesThatNobodyNeedsAreReturned: a cluster grows beyond one share and shrinks again.
-func TestSharesThatNobodyNeedsAreReturned(t *testing.T) {
+// TestUnusedSharesAreReturned: a cluster grows beyond one share and shrinks again.
+func TestUnusedSharesAreReturned(t *testing.T) {
 	second := netip.MustParsePrefix("10.16.16.0/20")
 	w := netWorld(t, 0)
 	w.step(RootNet{wire.RootNet{Rev: 2, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share, second}}})

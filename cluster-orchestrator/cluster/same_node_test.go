@@ -84,7 +84,7 @@ func TestALinkedServiceComesToTheNodeOfTheOtherEnd(t *testing.T) {
 }
 
 // A TCP measurement over the loopback of one node is ignored.
-func TestAMeasurementOnOneNodeDoesNotPartIt(t *testing.T) {
+func TestMeasurementsOnOneNodeCauseNoMove(t *testing.T) {
 	w := line(t, 1, nil)
 	w.wants(of(pre, 0, 1))
 	w.wants(of(web, 0, 2, near("pre.prod", 5)))

@@ -9,7 +9,7 @@ import (
 
 // An SLA that must be met in 80 % of the checks of the last five minutes may be violated for one
 // minute in total.
-func TestAShareOfChecksCountsShortViolationsTogether(t *testing.T) {
+func TestShortViolationsAddUpIfAShareOfChecksIsAgreed(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		share float64

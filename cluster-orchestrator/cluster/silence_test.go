@@ -64,9 +64,9 @@ func TestNodeThatIsHeardAfterARestartIsReclaimed(t *testing.T) {
 	w.expect(1, api.NodeScheduled, "n0")
 }
 
-// TestDrainAfterARestartMovesWhatWaitedForItsNode: the node fell silent with half of the
+// TestDrainAfterARestartMovesInstancesThatWaitedForTheNode: the node fell silent with half of the
 // cluster, so its exclusive instance was held back.
-func TestDrainAfterARestartMovesWhatWaitedForItsNode(t *testing.T) {
+func TestDrainAfterARestartMovesInstancesThatWaitedForTheNode(t *testing.T) {
 	w := newWorld(t, 4)
 	w.wants(assignment(0, 1, exclusive(1, 100)))
 	w.beat()
@@ -88,7 +88,7 @@ func TestDrainAfterARestartMovesWhatWaitedForItsNode(t *testing.T) {
 	}
 }
 
-func TestClusterThatFallsSilentAtOnceIsPacedBackIn(t *testing.T) {
+func TestInstancesOfAClusterSilentAtOnceArePlacedAtALimitedRate(t *testing.T) {
 	w := newWorld(t, 6)
 	for i := range 60 {
 		w.want[web.Instance(i)] = assignment(i, 1, spec(0.1, 10))
@@ -158,7 +158,7 @@ func TestReturnedNodesDoNotCountAsSilent(t *testing.T) {
 	}
 }
 
-func TestPauseOfTheProcessIsNobodysSilence(t *testing.T) {
+func TestAPauseOfTheProcessMakesNoNodeSilent(t *testing.T) {
 	w := newWorld(t, 2)
 	w.wants(assignment(0, 1, spec(1, 100)))
 	w.beat()
@@ -290,7 +290,7 @@ func TestNodesLongGoneDoNotSlowTheLivingDown(t *testing.T) {
 	}
 }
 
-func TestRootIsToldNoNode(t *testing.T) {
+func TestReportsNameNoNode(t *testing.T) {
 	w := newWorld(t, 2)
 	m := spec(1, 100)
 	m.Constraints = []api.Constraint{{Type: "direct", Node: "n1"}}

@@ -62,9 +62,9 @@ func TestAReturningNodeMustHoldThatSetAfterARestartOfItsCluster(t *testing.T) {
 	returnsLate(t, (*world).restart)
 }
 
-// TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted: the node lost its store and would
+// TestANodeThatRejoinsMustAcknowledgeASetWithoutCompletedInstances: the node lost its store and would
 // run a completed instance of an outdated set again.
-func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
+func TestANodeThatRejoinsMustAcknowledgeASetWithoutCompletedInstances(t *testing.T) {
 	w := newWorld(t, 1)
 	n := w.nodes["n0"]
 	job := spec(3, 100)
@@ -95,9 +95,9 @@ func TestANodeThatJoinsAnewMustHoldASetWithoutWhatHasCompleted(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne: the node got a new placement of the
+// TestTheEndOfAnEarlierPlacementFreesNoCapacityOfALaterOne: the node got a new placement of the
 // instance, and its end before the node reported it.
-func TestTheEndOfAnEarlierPlacementFreesNoRoomOfALaterOne(t *testing.T) {
+func TestTheEndOfAnEarlierPlacementFreesNoCapacityOfALaterOne(t *testing.T) {
 	w := newWorld(t, 1)
 	n := w.nodes["n0"]
 	job := spec(3, 100)

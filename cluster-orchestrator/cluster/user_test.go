@@ -92,7 +92,7 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 	}
 }
 
-func TestANodeThatDiesWhileItMeasuresHoldsNothingUp(t *testing.T) {
+func TestANodeThatDiesWhileItMeasuresDelaysNoPlacement(t *testing.T) {
 	w := line(t, 6, nil)
 	w.wants(of(web, 0, 1, toUser(there, 12)))
 	answers := w.probed(w.last.Send, 20, nil)

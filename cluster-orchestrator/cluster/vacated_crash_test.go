@@ -6,10 +6,10 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// TestACrashPromisesNoRoomTwice: an urgent instance takes the capacity of another one whose
+// TestACrashReservesNoCapacityTwice: an urgent instance takes the capacity of another one whose
 // earlier placement ended and which is then placed elsewhere. The cluster crashes after each
 // save of that step (seed 695).
-func TestACrashPromisesNoRoomTwice(t *testing.T) {
+func TestACrashReservesNoCapacityTwice(t *testing.T) {
 	for saves := 0; ; saves++ {
 		w := newWorld(t, 0)
 		w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})

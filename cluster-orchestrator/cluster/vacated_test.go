@@ -9,7 +9,7 @@ import (
 // When an instance's earlier placement has ended, its capacity is free for the new placement in
 // the same step. An exclusive instance must not be handed back, because then the root would have
 // to offer it again.
-func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
+func TestResourcesOfTheEarlierPlacementAreFreeForTheNext(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
 	had, gets := assignment(0, 1, spec(0.5, 10)), assignment(0, 3, spec(2, 10))
@@ -31,7 +31,7 @@ func TestWhatAnEarlierPlacementHadIsFreeForTheNextOne(t *testing.T) {
 
 // Freed capacity is given away in order: the instance that released it comes after instances
 // that are more urgent or have waited longer.
-func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
+func TestFreedCapacityIsGivenInTheOrderOfTheQueue(t *testing.T) {
 	w := newWorld(t, 0)
 	w.join("n0", api.Resources{MilliCPU: 2000, MemoryMB: 200})
 	had, gets := assignment(0, 1, spec(0.25, 10)), assignment(0, 4, spec(1.25, 10))
@@ -43,7 +43,7 @@ func TestWhatLeavesANodeIsGivenAwayInTurn(t *testing.T) {
 	w.expect(0, api.Running, "n0")
 	w.wants(urgent)
 	if in := w.record(urgent.Instance); in.Node != "" {
-		t.Fatalf("it is on %s, where there was no room", in.Node)
+		t.Fatalf("it is on %s, where there was no capacity", in.Node)
 	}
 	w.wants(gets, small) // had ends, because gets needs more than is free; what large leaves is enough for urgent
 	w.nodes["n0"].settle()

@@ -12,13 +12,11 @@ func (c *Core) Nodes() []api.Node { return c.place.Nodes() }
 // Node returns a node; ok is false if the cluster does not have it.
 func (c *Core) Node(id api.NodeID) (api.Node, bool) { return c.place.Node(id) }
 
-// NoSuchNode returns the ErrNotFound for a node that the cluster does not have.
 func (c *Core) NoSuchNode(id api.NodeID) error { return c.members.NotFound(id) }
 
 // Instances lists the cluster's instances, with their nodes, in the order of their ids.
 func (c *Core) Instances() []api.Instance { return c.place.Instances() }
 
-// Instance returns an instance, if the cluster has it.
 func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) { return c.place.Instance(id) }
 
 // Why explains for each node whether an instance could be placed there now, and why not. ok
@@ -44,10 +42,8 @@ func (c *Core) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool) {
 // Gen returns the generation of the root's desired set that the cluster holds.
 func (c *Core) Gen() api.Generation { return c.uplink.Gen() }
 
-// Digests returns the digests of the root's desired set and of all observations.
 func (c *Core) Digests() (desired, observed api.Digest) { return c.uplink.Digests() }
 
-// RootUp reports whether the stream from the root is up.
 func (c *Core) RootUp() bool { return c.uplink.Up() }
 
 // RefusedValues returns the number of values in messages of nodes that were out of bounds

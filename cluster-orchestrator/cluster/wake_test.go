@@ -40,8 +40,8 @@ func apartFrom(by string, services ...string) api.Constraint {
 	return api.Constraint{Type: api.ConstrainAntiAffinity, By: by, Services: services}
 }
 
-// TestWhoIsKeptOutComesWhenTheOthersLeave: the nodes do not get more free capacity.
-func TestWhoIsKeptOutComesWhenTheOthersLeave(t *testing.T) {
+// TestAnInstanceKeptOutIsPlacedWhenTheOthersLeave: the nodes do not get more free capacity.
+func TestAnInstanceKeptOutIsPlacedWhenTheOthersLeave(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(light(of(pre, 0, 1)))
 	w.beat()
@@ -66,7 +66,7 @@ func TestWhoIsKeptOutComesWhenTheOthersLeave(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestWhoIsKeptOutOfARackComesToAnyNodeOfIt(t *testing.T) {
+func TestAnInstanceKeptOutOfARackIsPlacedOnAnyOfItsNodes(t *testing.T) {
 	for name, leave := range map[string]func(w *world){
 		"it is deleted": func(w *world) { w.drops(pre.Instance(0)) },
 		"its node goes to another rack": func(w *world) {
@@ -120,10 +120,10 @@ func TestASpreadServiceTakesThePlaceOfOneThatLeft(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestNobodyWaitsForWhatIsThere adds and removes instances of all priorities with spread and
+// TestNoSubscriptionWaitsForAPublishedRecord adds and removes instances of all priorities with spread and
 // anti-affinity, while nodes are cordoned, change racks and fall silent. In the end no
 // reservation is left, and waiting instances fit nowhere, even with preemption.
-func TestNobodyWaitsForWhatIsThere(t *testing.T) {
+func TestNoSubscriptionWaitsForAPublishedRecord(t *testing.T) {
 	services := []api.ServiceID{web, pre, far}
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 22))
@@ -188,7 +188,7 @@ func TestNobodyWaitsForWhatIsThere(t *testing.T) {
 			}
 			why, _ := w.c.Why(id)
 			if preempts := w.c.place.Inspect().Preempts(id); preempts || why.Causes[len(why.Causes)-1].Constraint == sched.Fits {
-				t.Errorf("seed %d: %s waits, %s has room for it: %s, others make way %v", seed, id, why.Causes[0].Constraint, fmt.Sprint(why.Causes), preempts)
+				t.Errorf("seed %d: %s waits, %s has capacity for it: %s, others are preempted: %v", seed, id, why.Causes[0].Constraint, fmt.Sprint(why.Causes), preempts)
 			}
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestWhereServicesAreIsKept places and moves instances with links to each other.
-func TestWhereServicesAreIsKept(t *testing.T) {
+// TestPlacesOfServicesAreIndexed places and moves instances with links to each other.
+func TestPlacesOfServicesAreIndexed(t *testing.T) {
 	links := map[api.ServiceID][]api.Constraint{
 		web: {near("pre.prod", 15)}, pre: {near("far.prod", 25), near("pre.prod", 100)}, far: {near("web.prod", 35), near("pre", 5)},
 	}
@@ -65,8 +65,8 @@ func TestWhereServicesAreIsKept(t *testing.T) {
 	}
 }
 
-// TestAMatterOfManyPlaces: an instance near any of a hundred instances meets its link.
-func TestAMatterOfManyPlaces(t *testing.T) {
+// TestAnInstanceNearAnyOfManyInstancesMeetsItsLink: an instance near any of a hundred instances meets its link.
+func TestAnInstanceNearAnyOfManyInstancesMeetsItsLink(t *testing.T) {
 	const nodes = 100
 	w := line(t, nodes, nil) // 10 ms apart
 	var as, bs, cs []wire.Assignment
@@ -161,9 +161,9 @@ func cramped(t *testing.T) *world {
 	return w
 }
 
-// TestTheOrderDoesNotMatter: the large instance is placed where it fits, and the small one that
+// TestLinkedInstancesOfAnySizeAndOrderArePlaced: the large instance is placed where it fits, and the small one that
 // links to it follows.
-func TestTheOrderDoesNotMatter(t *testing.T) {
+func TestLinkedInstancesOfAnySizeAndOrderArePlaced(t *testing.T) {
 	w := cramped(t)
 	w.join("big", api.Resources{MilliCPU: 8000, MemoryMB: 8192})
 	w.stands("big", 100)
@@ -186,8 +186,8 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 	w.checkBooks()
 }
 
-// TestWhoWaitedForRoomNearTakesWhatGrows: its search time is over.
-func TestWhoWaitedForRoomNearTakesWhatGrows(t *testing.T) {
+// TestAnInstanceThatWaitsForNearCapacityTakesIt: its search time is over.
+func TestAnInstanceThatWaitsForNearCapacityTakesIt(t *testing.T) {
 	w := cramped(t)
 	p := of(pre, 0, 2)
 	p.Spec.Memory = 1024

@@ -83,11 +83,8 @@ type API struct {
 	grants grant.Set[rights.Principal] // of requests in progress
 }
 
-// New returns the API of a core.
 func New(o Options) *API {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)

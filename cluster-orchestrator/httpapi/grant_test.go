@@ -107,7 +107,7 @@ func TestStreamsEndWithTheRightThatOpenedThem(t *testing.T) {
 }
 
 // Requests of the root only accept the token that was delegated for them, wherever it is put.
-func TestTheRootsPathTakesItsTokenAlone(t *testing.T) {
+func TestRequestsOfTheRootRequireADelegatedToken(t *testing.T) {
 	r, h := newRig(t), http.Header{"Authorization": {"Bearer admin"}}
 	for _, token := range []string{"", "admin", "admin for something else"} {
 		q := wire.StreamRequest{Kind: "api", Method: "GET", Path: "/v1/nodes", Token: token}

@@ -17,7 +17,7 @@ const (
 
 // Nodes are visible to their operator and applications to their tenant. Other callers do not
 // learn whether an object exists.
-func TestWhoMayWhat(t *testing.T) {
+func TestRightsPerRole(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
 	r.want(1, instance(ours, 64), instance(theirs, 64))
@@ -53,7 +53,7 @@ func TestWhoMayWhat(t *testing.T) {
 	}
 }
 
-func TestOrdersToNodes(t *testing.T) {
+func TestCommandsForNodes(t *testing.T) {
 	r := newRig(t)
 	var page api.Page[api.Node]
 	if w := r.raw("otto", "GET", "/v1/nodes", ""); !strings.Contains(w.Body.String(), `"items":[]`) {
@@ -143,7 +143,7 @@ func TestJoinTokensForNodes(t *testing.T) {
 	}
 }
 
-func TestScalingIsTheRootsWhileItIsThere(t *testing.T) {
+func TestScalingAtTheClusterIsRefusedWhileTheRootIsConnected(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
 	r.want(1, instance(ours, 64))
@@ -164,7 +164,7 @@ func TestScalingIsTheRootsWhileItIsThere(t *testing.T) {
 	}
 }
 
-func TestInstancesAndWhyAsTheAskerMaySee(t *testing.T) {
+func TestInstancesAndWhyShowOnlyWhatTheUserMaySee(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
 	r.join("n2")
@@ -221,7 +221,7 @@ func TestInstancesAndWhyAsTheAskerMaySee(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRequestIsAProblem(t *testing.T) {
+func TestMalformedRequestsAreProblems(t *testing.T) {
 	r := newRig(t)
 	r.ask("otto", "GET", "/v1/nothing", nil, 404, nil)
 	r.ask("otto", "PUT", "/v1/nodes", nil, 405, nil)
@@ -242,7 +242,7 @@ func TestWhatIsNoRequestIsAProblem(t *testing.T) {
 	}
 }
 
-func TestAPlanAsTheAskerMaySee(t *testing.T) {
+func TestAPlanShowsOnlyWhatTheUserMaySee(t *testing.T) {
 	r := newRig(t)
 	r.join("n1")
 	small, big := instance(ours, 64), instance("acme/shop.prod.web.v1#1", 1<<20)

@@ -56,7 +56,7 @@ func TestWildLoopsAreSlowedDown(t *testing.T) {
 	}
 }
 
-func TestStrangersDoNotUseUpPeoplesRequests(t *testing.T) {
+func TestUnauthenticatedRequestsLeaveCapacityForUsers(t *testing.T) {
 	r := newRig(t, once)
 	last := 0
 	for range 10 {

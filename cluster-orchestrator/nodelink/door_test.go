@@ -22,7 +22,7 @@ func TestRefusedJoinsDoNotFillTheLog(t *testing.T) {
 			t.Fatalf("joined with nonsense: %d %s", w.Code, w.Body)
 		}
 	}
-	if n := strings.Count(out.String(), "node not let in"); n == 0 || n > 20 {
+	if n := strings.Count(out.String(), "join of a node refused"); n == 0 || n > 20 {
 		t.Errorf("500 refused joins of one address wrote %d lines, want a few", n)
 	}
 	if n := out.Len(); n > 20_000 {

@@ -5,6 +5,7 @@
 package nodelink
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,9 +61,7 @@ type Link struct {
 
 // New returns a Link. It passes no messages before Run.
 func New(o Options) *Link {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
 }
 

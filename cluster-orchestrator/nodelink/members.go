@@ -32,7 +32,6 @@ type member struct {
 	Key   string     `json:"key"`   // fingerprint of the key with which the node joined
 }
 
-// NewMembers returns the members in a store.
 func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
 	m := &Members{cluster: c, verifier: v, table: docs.New[member](KindMember, st)}
 	return m, m.table.Load(loaded)

@@ -12,7 +12,7 @@ import (
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func TestAWholeOfTheNetworkReplacesWhatWaits(t *testing.T) {
+func TestAWholeNetworkMessageReplacesQueuedOnes(t *testing.T) {
 	o := newOutbox()
 	o.put("n1", wire.NetDown{Rev: 1, Lease: &wire.NetLease{Rev: 1}})
 	o.put("n1", wire.NetDown{Rev: 2, RequestWhole: true})

@@ -113,7 +113,6 @@ func (p posting) Lease(m wire.Lease) {
 // NetDown adds a message for the node's netmanager.
 func (p posting) NetDown(m wire.NetDown) { p.count(p.l.net.put(m)) }
 
-// ProbeOrder adds an order to probe.
 func (p posting) ProbeOrder(m wire.ProbeOrder) { p.count(p.l.putProbe(m)) }
 
 func (p posting) count(queued bool) {

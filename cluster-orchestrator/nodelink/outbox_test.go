@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func TestWholeSetReplacesWhatWaits(t *testing.T) {
+func TestAWholeSetReplacesQueuedChanges(t *testing.T) {
 	o := newOutbox()
 	o.put("n1", wire.Desired{Gen: 1})
 	o.put("n1", wire.Desired{Gen: 2, From: 1})
@@ -21,7 +21,7 @@ func TestWholeSetReplacesWhatWaits(t *testing.T) {
 	}
 }
 
-func TestOneWorkerHasANode(t *testing.T) {
+func TestMessagesOfANodeAreSentByOneWorker(t *testing.T) {
 	o := newOutbox()
 	o.put("n1", wire.Desired{Gen: 1})
 	if n, _, _ := o.next(); n != "n1" {
@@ -62,7 +62,7 @@ func TestOutboxIsBounded(t *testing.T) {
 	}
 }
 
-func TestNamesThatAreGiven(t *testing.T) {
+func TestGeneratedNodeNames(t *testing.T) {
 	for host, want := range map[string]string{
 		"edge-7.example.org": "edge-7-", "Rack 3/A": "rack-3-a-", "": "node-", "---": "node-", "ümlaut": "mlaut-",
 	} {

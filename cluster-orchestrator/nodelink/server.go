@@ -1,6 +1,7 @@
 package nodelink
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -54,17 +55,14 @@ type Server struct {
 	shares *apishare.Shares
 }
 
-// NewServer returns a Server.
 func NewServer(o ServerOptions) *Server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	d := &Server{opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now})}
 	d.mux.Handle("POST /v1/join/node", &enrol.Server[wire.JoinNode, wire.NodeJoined]{
-		Shares: d.shares, Refused: refusals.New(o.Log, "node not let in"), Admit: d.joinNode,
+		Shares: d.shares, Refused: refusals.New(o.Log, "join of a node refused"), Admit: d.joinNode,
 		Describe: func(req wire.JoinNode) []any { return []any{"node", req.Info.ID, "hostname", req.Info.Hostname} },
 	})
 	d.mux.HandleFunc("POST /v1/node/renew", d.asNode(d.renew))

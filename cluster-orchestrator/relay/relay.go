@@ -13,6 +13,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -72,12 +73,7 @@ type Relay struct {
 
 // New opens the relay's sockets: Options.Listen and another port of the same address.
 func New(o Options) (*Relay, error) {
-	if o.Rate == 0 {
-		o.Rate = DefaultRate
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Rate, o.Log = cmp.Or(o.Rate, DefaultRate), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	main, err := udp.Listen(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("open the relay: %w", err)
@@ -93,7 +89,6 @@ func New(o Options) (*Relay, error) {
 	}, nil
 }
 
-// Addr returns the address on which the relay receives.
 func (r *Relay) Addr() netip.AddrPort { return r.main.Local() }
 
 // Run forwards datagrams until ctx ends, and then closes the sockets. Serve handles TLS

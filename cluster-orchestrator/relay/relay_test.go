@@ -133,7 +133,7 @@ func TestDatagramsAreForwardedToTheBoundAddress(t *testing.T) {
 }
 
 // Runs of datagrams of equal length, mixed with others, arrive unchanged.
-func TestRunsAreForwardedWhole(t *testing.T) {
+func TestRunsOfDatagramsAreForwardedWhole(t *testing.T) {
 	r := start(t, Options{})
 	node := newPeer(t)
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
@@ -191,7 +191,7 @@ func TestARunHasOneHeader(t *testing.T) {
 	}
 }
 
-func TestRefusesStrangersAndReplays(t *testing.T) {
+func TestForgedAndReplayedBindsAreRefused(t *testing.T) {
 	r := start(t, Options{})
 	r.Set(7, Slot{Node: "n7", Ticket: 99, Secret: secret})
 	node, thief := newPeer(t), newPeer(t)

@@ -33,7 +33,6 @@ type Stats [counts]int64
 
 type counters [counts]atomic.Int64
 
-// Stats returns the current counts.
 func (r *Relay) Stats() (s Stats) {
 	for i := range r.n {
 		s[i] = r.n[i].Load()

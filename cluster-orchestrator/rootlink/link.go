@@ -4,6 +4,7 @@
 package rootlink
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +67,7 @@ type Link struct {
 
 // New returns a Link. It passes no messages before Run.
 func New(o Options) *Link {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	return &Link{
 		opt: o, reopen: make(chan struct{}, 1), streams: streams.NewPlaces(), filled: make(chan struct{}, 1),
 	}
@@ -212,7 +211,7 @@ func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err
 
 var (
 	errSilent = fmt.Errorf("the root is silent: %w", api.ErrTimeout)
-	errReopen = errors.New("the core asks for all that it does not have")
+	errReopen = errors.New("the core requests the changes that it misses")
 )
 
 // because returns the cause if this side ended the stream, otherwise err or

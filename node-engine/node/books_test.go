@@ -35,10 +35,10 @@ func (w *world) checkBooks() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff steps the core with random valid inputs, a slow runtime and crashes
+// TestRandomInputsWithCrashesConverge steps the core with random valid inputs, a slow runtime and crashes
 // between any two saves. It checks the core's state after each input and, in the end, that exactly the
 // desired instances run.
-func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
+func TestRandomInputsWithCrashesConverge(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 13))
 		w := newWorld(t)

@@ -46,7 +46,6 @@ type issuedCert struct {
 	Revoked bool      `json:"revoked,omitempty"`
 }
 
-// NewIssued restores the certificates from the loaded documents.
 func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
 	i := &Issued{table: docs.New[issued](KindIssued, st)}
 	if err := i.table.Load(loaded); err != nil {

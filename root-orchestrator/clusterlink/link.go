@@ -111,7 +111,6 @@ type ackKey struct {
 	boot, seq uint64
 }
 
-// New returns a link without clusters.
 func New(o Options) *Link {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -230,7 +229,6 @@ func (l *Link) fail(w http.ResponseWriter, r *http.Request, err error) {
 	call.Write(w, err)
 }
 
-// readBody reads a body within the limit and readTime.
 func readBody(w http.ResponseWriter, r *http.Request, limit jsonsize.Limit) ([]byte, error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTime))
 	return call.ReadBody(r, limit)

@@ -44,11 +44,11 @@ func (w *world) hear(id api.ClusterID) {
 	}
 }
 
-// TestExclusiveAgainWaitsForWhatWasExclusiveBefore updates an exclusive instance to a non-exclusive
+// TestAnInstanceMadeExclusiveAgainWaitsForItsEarlierPlacement updates an exclusive instance to a non-exclusive
 // one, which moves to another cluster at once, and back, before the first cluster has confirmed the
 // end of the first placement (seeds 267 and 1268). It does so with and without a restart of the
 // root.
-func TestExclusiveAgainWaitsForWhatWasExclusiveBefore(t *testing.T) {
+func TestAnInstanceMadeExclusiveAgainWaitsForItsEarlierPlacement(t *testing.T) {
 	never := func(*world) {}
 	for name, at := range map[string]struct{ before, after func(*world) }{
 		"without a restart":               {never, never},
@@ -128,8 +128,8 @@ func TestInstanceThatIsNowhereIsKeptUntilItsExclusivePlacementsEnded(t *testing.
 	}
 }
 
-// TestForgottenClusterEndsTheWaitForAnExclusivePlacement removes the cluster that never confirms.
-func TestForgottenClusterEndsTheWaitForAnExclusivePlacement(t *testing.T) {
+// TestRemovingAClusterEndsTheWaitForAnExclusivePlacement removes the cluster that never confirms.
+func TestRemovingAClusterEndsTheWaitForAnExclusivePlacement(t *testing.T) {
 	w := withStopping(t, "a", "b")
 	w.apply(1, exclusive, onlyIn("b"))
 	w.restart()

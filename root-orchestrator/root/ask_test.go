@@ -32,7 +32,7 @@ func (w *world) asked() (out []sched.Ask) {
 	return out
 }
 
-func TestSchedulerOutsideIsFollowed(t *testing.T) {
+func TestTheExternalSchedulersChoiceIsUsed(t *testing.T) {
 	w := asking(t, "a", "b", "c")
 	w.apply(1)
 	asks := w.asked()
@@ -50,7 +50,7 @@ func TestSchedulerOutsideIsFollowed(t *testing.T) {
 	}
 }
 
-func TestBuiltInDecidesWhereTheSchedulerOutsideFails(t *testing.T) {
+func TestTheBuiltInPluginDecidesIfTheExternalSchedulerFails(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer *sched.Answer
 		says   string
@@ -149,7 +149,7 @@ func TestFewQuestionsAreOpenAtOnceTheMostUrgentFirst(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestQuestionIsForgottenWithItsInstance(t *testing.T) {
+func TestQuestionEndsWithItsInstance(t *testing.T) {
 	w := asking(t, "a")
 	w.apply(100)
 	key := w.asked()[0].Key

@@ -51,7 +51,7 @@ func TestRestartsSurviveAChangeOfCluster(t *testing.T) {
 }
 
 // An instance that failed for good is not placed again, even if its cluster is lost.
-func TestWhatFailedForGoodIsCountedAndNotPlacedAgain(t *testing.T) {
+func TestFailedOneShotsAreCountedAndNotPlacedAgain(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(2, func(m *api.Microservice) { m.OneShot = true })
 	w.settle()

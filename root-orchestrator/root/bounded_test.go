@@ -13,10 +13,10 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
-// TestAClusterThatClaimsWhatCannotBeGetsNothing has a cluster report values that are out of bounds.
+// TestAClusterWithImpossibleReportsGetsNoInstances has a cluster report values that are out of bounds.
 // They are refused, the rest of the report is used, a counter counts them, and at most one event a
 // minute reports them.
-func TestAClusterThatClaimsWhatCannotBeGetsNothing(t *testing.T) {
+func TestAClusterWithImpossibleReportsGetsNoInstances(t *testing.T) {
 	for name, lie := range map[string]func(*api.Aggregate){
 		"negative nodes": func(a *api.Aggregate) { a.Nodes = -5 },
 		"2^40 MiB":       func(a *api.Aggregate) { a.Free.MemoryMB = 1 << 40 },
@@ -69,9 +69,9 @@ func TestAReportWithoutAPlaceInTimeIsRefused(t *testing.T) {
 	w.must(w.twins["a"].report()) // a later valid report is handled
 }
 
-// TestWhatIsAddedAndNeverGoneIsBounded has a cluster add and remove instances of its own without
+// TestStateThatNeverShrinksIsBounded has a cluster add and remove instances of its own without
 // ever confirming that nothing is left of them.
-func TestWhatIsAddedAndNeverGoneIsBounded(t *testing.T) {
+func TestStateThatNeverShrinksIsBounded(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
 	w.settle()

@@ -72,7 +72,7 @@ func TestSameSeedSamePlaces(t *testing.T) {
 	}
 }
 
-func TestClusterWithoutKindsMayHaveAny(t *testing.T) {
+func TestAClusterThatReportsNoSlotsMayHaveAnyKind(t *testing.T) {
 	w := newWorld(t, "a")
 	r := w.twins["a"].report()
 	r.Aggregate.Slots = nil
@@ -88,7 +88,7 @@ func TestClusterWithoutKindsMayHaveAny(t *testing.T) {
 }
 
 // A cluster that does not report its kinds of nodes reports how many nodes have an overlay network.
-func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
+func TestAClusterThatReportsNoSlotsReportsItsOverlayNetwork(t *testing.T) {
 	for _, tt := range []struct {
 		says    *int
 		network string
@@ -112,7 +112,7 @@ func TestClusterWithoutKindsReportsItsOverlayNetwork(t *testing.T) {
 }
 
 // A cluster without an overlay network is asked again when a node gets one.
-func TestAnOverlayNetworkLetsWaitingInstancesIn(t *testing.T) {
+func TestWaitingInstancesArePlacedWhenANodeGetsTheOverlay(t *testing.T) {
 	w := newWorld(t, "a")
 	tw := w.twins["a"]
 	tw.noOverlay = true

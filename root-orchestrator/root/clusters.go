@@ -27,7 +27,7 @@ func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
 // capped writes an event about values above a cluster's caps, if there are any.
 func (c *Core) capped(id api.ClusterID, above string) {
 	if above != "" {
-		c.event(clusterEvent(id, api.ReasonCapped, step.Clip("claims more than its caps, which count instead: "+above)))
+		c.event(clusterEvent(id, api.ReasonCapped, step.Clip("reports more than its caps allow, so the caps are used instead: "+above)))
 	}
 }
 

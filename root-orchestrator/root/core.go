@@ -120,7 +120,6 @@ func (c *effects) next() uint64 { return c.counter.Next(&c.journal, kindMeta, me
 
 func (c *effects) nextRev() api.Revision { return api.Revision(c.next()) }
 
-// New returns the core of a root without any state.
 func New(cfg Config) *Core {
 	cfg = cfg.withDefaults()
 	return &Core{instances{network{effects{

@@ -7,7 +7,7 @@ import (
 
 // The removal of the cluster was saved and its consequences for instances were not. Instances whose
 // service was no longer in its application stayed leaving for ever.
-func TestCrashWhileForgettingAClusterLeavesNothingLeaving(t *testing.T) {
+func TestACrashDuringRemovalOfAClusterLeavesNoLeavingInstance(t *testing.T) {
 	for name, withdraw := range map[string]func(*world){
 		"scaled":  func(w *world) { w.must(Scale{Service: web, Replicas: 0}) },
 		"deleted": func(w *world) { w.must(DeleteApp{App: shop}) },

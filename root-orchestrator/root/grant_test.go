@@ -28,9 +28,9 @@ func (w *world) applyAs(t api.Tenant, replicas int, change ...func(*api.Microser
 	return t.App(app.Name, app.Namespace).Service(app.Services[0].Name, app.Services[0].Namespace).Instance(0)
 }
 
-// TestATenantsClusterWinsNobodyElsesServices has the cluster of one tenant report far more capacity
+// TestATenantsClusterGetsNoServicesOfOthers has the cluster of one tenant report far more capacity
 // than the others. The services of tenants above it or beside it are not placed there.
-func TestATenantsClusterWinsNobodyElsesServices(t *testing.T) {
+func TestATenantsClusterGetsNoServicesOfOthers(t *testing.T) {
 	for owner, admitted := range map[api.Tenant]map[api.Tenant]bool{
 		"rival":    {"rival": true, "rival/lab": true, "rivals": false, "acme": false, "acme/lab": false},
 		"acme/lab": {"acme/lab": true, "acme/lab/x": true, "acme": false, "acme/la": false, "rival": false},
@@ -62,7 +62,7 @@ func TestATenantsClusterWinsNobodyElsesServices(t *testing.T) {
 
 // A new cluster is open to all tenants if the installation owns it or its token says so, and
 // otherwise to its owner.
-func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
+func TestTheDefaultGrantOfACluster(t *testing.T) {
 	yes, no := true, false
 	for _, c := range []struct {
 		owner api.Tenant
@@ -82,8 +82,8 @@ func TestWhoseServicesAClusterGetsAtFirst(t *testing.T) {
 	}
 }
 
-// TestAClosedClusterLosesWhatItMayNotHave closes a cluster while services of others run there.
-func TestAClosedClusterLosesWhatItMayNotHave(t *testing.T) {
+// TestClosingAClusterRemovesInstancesOfOtherTenants closes a cluster while services of others run there.
+func TestClosingAClusterRemovesInstancesOfOtherTenants(t *testing.T) {
 	for _, kind := range []func(*api.Microservice){func(*api.Microservice) {}, exclusive} {
 		w := newWorld(t)
 		w.owned("oslo", "rival", 10, nil)
@@ -106,8 +106,8 @@ func TestAClosedClusterLosesWhatItMayNotHave(t *testing.T) {
 	}
 }
 
-// TestAWiderGrantTakesWhatWaits opens a cluster to a tenant by name.
-func TestAWiderGrantTakesWhatWaits(t *testing.T) {
+// TestAWiderGrantPlacesWaitingInstances opens a cluster to a tenant by name.
+func TestAWiderGrantPlacesWaitingInstances(t *testing.T) {
 	w := newWorld(t)
 	w.owned("oslo", "rival", 10, nil)
 	id, other := w.applyAs("acme/lab", 1), w.applyAs("acme2", 1)
@@ -128,8 +128,8 @@ func TestAWiderGrantTakesWhatWaits(t *testing.T) {
 	}
 }
 
-// TestAClusterCountsForItsCapsAtMost has a cluster report more than its caps.
-func TestAClusterCountsForItsCapsAtMost(t *testing.T) {
+// TestAClustersReportIsReducedToItsCaps has a cluster report more than its caps.
+func TestAClustersReportIsReducedToItsCaps(t *testing.T) {
 	w := newWorld(t)
 	w.owned("oslo", "", 1_000, nil)
 	tw := w.twins["oslo"]

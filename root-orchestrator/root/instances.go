@@ -105,7 +105,7 @@ func (c *instances) assign(id api.InstanceID, d placement.Decision) {
 	c.enlist(id, d.Cluster)
 	detail := "offered to cluster " + string(d.Cluster)
 	if d.Displaces {
-		detail += ", where less urgent instances have to make way"
+		detail += ", which preempts less urgent instances for it"
 	}
 	c.become(id, lifecycle.Must(api.Requested, lifecycle.ClusterChosen), api.ReasonNone, detail)
 }
@@ -116,7 +116,7 @@ func (c *instances) try(id api.InstanceID, d placement.Decision) {
 	c.placement.StopWaiting(id)
 	c.enlist(id, d.Cluster)
 	in := c.apps.Get(id)
-	e := in.Event(in.Reason, "begins on cluster "+string(d.Cluster)+" as well, and goes on there once it runs")
+	e := in.Event(in.Reason, "starts on cluster "+string(d.Cluster)+" too, and stops on the present cluster once it runs there")
 	e.Cluster, e.Epoch = d.Cluster, in.Next.Epoch
 	c.event(e)
 }
@@ -154,7 +154,6 @@ func (c *instances) enlist(id api.InstanceID, at api.ClusterID) {
 	c.refresh(at)
 }
 
-// withdraw takes an instance out of a cluster's desired set.
 func (c *instances) withdraw(id api.InstanceID, at api.ClusterID) {
 	c.touch(at)
 	c.net.SetRehosted(id.Service())
@@ -164,7 +163,6 @@ func (c *instances) withdraw(id api.InstanceID, at api.ClusterID) {
 	c.refresh(at)
 }
 
-// takeBack withdraws an instance from its cluster.
 func (c *instances) takeBack(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.withdraw(id, in.Cluster)

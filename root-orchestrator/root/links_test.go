@@ -70,7 +70,7 @@ func TestLinkedServicesGoTogether(t *testing.T) {
 	}
 }
 
-func TestLinkBindsBothEnds(t *testing.T) {
+func TestALinkRestrictsBothServices(t *testing.T) {
 	only := func(m *api.Microservice, clusters ...string) {
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: clusters})
 	}
@@ -106,7 +106,7 @@ func TestLinkBindsBothEnds(t *testing.T) {
 	}
 }
 
-func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
+func TestAnInstanceTooFarFromItsLinkWaitsWithAReason(t *testing.T) {
 	w := newWorld(t, "here", "far")
 	w.twins["here"].at, w.twins["far"].at = at(0, 0), at(60, 9000)
 	w.settle()
@@ -129,7 +129,7 @@ func TestWhatIsTooFarFromItsLinkWaitsAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestClustersLearnWhereLinksLead(t *testing.T) {
+func TestClustersGetTheTargetsOfLinks(t *testing.T) {
 	w := newWorld(t, "here", "there")
 	w.twins["here"].at, w.twins["there"].at = at(0, 0), at(12, 900)
 	w.settle()
@@ -183,7 +183,7 @@ func TestClustersLearnWhereLinksLead(t *testing.T) {
 	}
 }
 
-func TestAreasOfWholeClustersAreTold(t *testing.T) {
+func TestCentresOfClustersInAnAreaAreSentAsTargets(t *testing.T) {
 	w := newWorld(t, "here", "munich", "mixed")
 	w.twins["here"].at, w.twins["munich"].at = at(0, 0), at(9, 500)
 	w.twins["munich"].areas = []string{"de", "munich"}
@@ -220,7 +220,7 @@ func TestLinkToAnAreaRulesOutClustersThatAreTooFar(t *testing.T) {
 	}
 }
 
-func TestSpreadAndApartByCluster(t *testing.T) {
+func TestSpreadAndAntiAffinityByCluster(t *testing.T) {
 	w := newWorld(t, "a", "b", "c")
 	w.apply(4, func(m *api.Microservice) {
 		m.Constraints = []api.Constraint{{Type: api.ConstrainSpread, By: "cluster", Limit: 1}}
@@ -243,7 +243,7 @@ func TestSpreadAndApartByCluster(t *testing.T) {
 	}
 }
 
-func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
+func TestInvalidPositionsAreIgnored(t *testing.T) {
 	w := newWorld(t, "a")
 	w.must(Apply{Tenant: "acme", Spec: linked(20)})
 	w.settle()
@@ -265,7 +265,7 @@ func TestHostilePositionsAreNotReckonedWith(t *testing.T) {
 }
 
 // Both services are in one document, and no cluster has reported a position yet.
-func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
+func TestLinksHoldBetweenServicesOfOneDocument(t *testing.T) {
 	only := func(m *api.Microservice, cluster string) {
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainClusters, Allowed: []string{cluster}})
 	}
@@ -296,7 +296,7 @@ func TestLinkBindsBeforeAnythingRuns(t *testing.T) {
 
 // An instance without resource needs frees none. Its end must still admit an instance that has an
 // anti-affinity to it, and the next sibling under a spread limit.
-func TestWhoWaitsForADomainComesWhenItIsFree(t *testing.T) {
+func TestAnInstanceThatWaitsForADomainIsPlacedWhenItIsFree(t *testing.T) {
 	none := func(m *api.Microservice) { m.VCPUs, m.Memory = 0, 0 }
 	for name, turned := range map[string]bool{"its own wish": false, "the other's": true} {
 		w := newWorld(t, "a")

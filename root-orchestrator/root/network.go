@@ -113,7 +113,7 @@ func (c *network) netReport(id api.ClusterID, n *wire.ClusterNet) {
 	resting, disputed := c.addresses.Claim(id, n.InUse, c.wall.Add(addresses.Rest))
 	c.saveResting(resting)
 	for _, d := range disputed {
-		c.event(clusterEvent(id, api.ReasonNone, "still has "+d.Service.Name()+" on address "+d.Address.String()+", which is another service's now"))
+		c.event(clusterEvent(id, api.ReasonNone, "still uses address "+d.Address.String()+" for "+d.Service.Name()+", although it belongs to another service now"))
 	}
 }
 

@@ -132,7 +132,7 @@ func TestAddressesTravelWithAssignmentsAndOutliveTheRoot(t *testing.T) {
 	w.must(Apply{Tenant: "acme", Spec: taken})
 }
 
-func TestATenantGetsItsPartOfTheAddresses(t *testing.T) {
+func TestATenantGetsItsShareOfTheAddresses(t *testing.T) {
 	w := newWorld(t, "a")
 	w.cfg.TenantPercent = 1
 	w.restart()
@@ -217,9 +217,9 @@ func TestIPv6AddressOfAnSLAMustMatchItsIPv4Address(t *testing.T) {
 	}
 }
 
-// TestAnOlderCopyGivesNothingAwayThatIsInUse restores the root from a copy from before a share and
+// TestARestoredStoreAssignsNoAddressInUse restores the root from a copy from before a share and
 // an address were assigned.
-func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
+func TestARestoredStoreAssignsNoAddressInUse(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	old := maps.Clone(w.disk)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -252,16 +252,16 @@ func TestAnOlderCopyGivesNothingAwayThatIsInUse(t *testing.T) {
 	}
 }
 
-// TestClaimsGoWithTheirCluster removes a cluster that claimed an address of another service: a
+// TestClaimsEndWithTheirCluster removes a cluster that claimed an address of another service: a
 // cluster that joins under the name later is not held to the claims, and none stay at the root.
-func TestClaimsGoWithTheirCluster(t *testing.T) {
+func TestClaimsEndWithTheirCluster(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	s, _ := w.c.Service(web)
 	disputes := func() (n int) {
 		for _, e := range w.c.Events(events.Filter{}) {
-			if strings.Contains(e.Detail, "old.x.x.x on address") {
+			if strings.Contains(e.Detail, "for old.x.x.x, although") {
 				n++
 			}
 		}
@@ -282,8 +282,8 @@ func TestClaimsGoWithTheirCluster(t *testing.T) {
 	}
 }
 
-// TestAClusterSpeaksForItselfAlone has a cluster publish records that are not its own.
-func TestAClusterSpeaksForItselfAlone(t *testing.T) {
+// TestAClusterPublishesOnlyItsOwnRecords has a cluster publish records that are not its own.
+func TestAClusterPublishesOnlyItsOwnRecords(t *testing.T) {
 	w := spread(t, func(m *api.Microservice) { m.Port = "6080:80" })
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -316,9 +316,9 @@ func TestAClusterSpeaksForItselfAlone(t *testing.T) {
 	}
 }
 
-// TestARestartedRootSaysNothingOfWhoHasNotSpoken restarts the root while a cluster has a route to
+// TestARestartedRootRemovesNoRecordsOfUnheardClusters restarts the root while a cluster has a route to
 // another one. It keeps the route until the other one has reported.
-func TestARestartedRootSaysNothingOfWhoHasNotSpoken(t *testing.T) {
+func TestARestartedRootRemovesNoRecordsOfUnheardClusters(t *testing.T) {
 	w := spread(t)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	w.net("b", wire.ClusterNet{Whole: true, Subnets: 1})

@@ -13,7 +13,7 @@ import (
 )
 
 // After random changes of linked services, the sub-machines agree.
-func TestLinkedServicesKeepTheirBooks(t *testing.T) {
+func TestIndexesOfLinkedServicesStayConsistent(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
 		w := newWorld(t, "a", "b", "c", "d")

@@ -15,10 +15,8 @@ func Within(tenant, of api.Tenant) bool {
 	return of == "" || tenant == of || strings.HasPrefix(string(tenant), string(of)+"/")
 }
 
-// Revision returns the newest revision of any object.
 func (s *state) Revision() api.Revision { return api.Revision(s.counter.Last()) }
 
-// App returns an application, and whether it exists.
 func (s *state) App(id api.AppID) (api.App, bool) {
 	if s.apps.App(id) == nil {
 		return api.App{}, false
@@ -41,7 +39,6 @@ func list[T any, ID interface{ Tenant() api.Tenant }](ids []ID, tenant api.Tenan
 	return out
 }
 
-// Service returns a service, and whether an application has it.
 func (s *state) Service(id api.ServiceID) (api.Service, bool) { return s.apps.ViewService(id) }
 
 // Services returns the services of a tenant and the tenants below it, sorted by id.
@@ -49,7 +46,6 @@ func (s *state) Services(tenant api.Tenant) []api.Service {
 	return list(s.apps.Services(), tenant, s.Service)
 }
 
-// Instance returns an instance, and whether it exists.
 func (s *state) Instance(id api.InstanceID) (api.Instance, bool) {
 	in, ok := s.apps.Instance(id)
 	if !ok {
@@ -69,7 +65,6 @@ func (s *state) view(in *applications.Instance) api.Instance {
 	return v
 }
 
-// Cluster returns a cluster, and whether it exists.
 func (s *state) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	if !s.clusters.Known(id) {
 		return api.Cluster{}, false
@@ -80,7 +75,6 @@ func (s *state) Cluster(id api.ClusterID) (api.Cluster, bool) {
 	return v, true
 }
 
-// Clusters returns all clusters, sorted by id.
 func (s *state) Clusters() []api.Cluster {
 	out := []api.Cluster{}
 	for _, id := range s.clusters.IDs() {

@@ -28,7 +28,7 @@ func (w *world) offers() (n int) {
 	return n
 }
 
-func TestOneInstanceAsksForItsService(t *testing.T) {
+func TestOnlyTheProbeRetriesARefusingCluster(t *testing.T) {
 	for constraint, later := range map[string]int{sched.ConstraintLabels: 1, sched.ConstraintMemory: 1} {
 		const clusters, replicas, most = 12, 20, 10 // a pause of 2 s that doubles nine times
 		w := refusing(t, clusters, constraint)
@@ -124,7 +124,7 @@ func near20(m *api.Microservice) {
 }
 
 // If the probe is removed before its cluster has answered, another instance becomes the probe.
-func TestAProbeMayLeave(t *testing.T) {
+func TestARemovedProbeIsReplaced(t *testing.T) {
 	w := refusing(t, 2, sched.ConstraintLabels)
 	w.apply(3)
 	w.pass(30 * time.Second)

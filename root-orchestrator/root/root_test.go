@@ -126,7 +126,7 @@ func TestHandedBackInstanceGoesToTheNextCluster(t *testing.T) {
 	}
 }
 
-func TestWhatFitsNowhereIsPlacedWhenRoomComes(t *testing.T) {
+func TestAWaitingInstanceIsPlacedWhenCapacityIsFreed(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 1
 	w.settle()
@@ -154,7 +154,7 @@ func TestWhatFitsNowhereIsPlacedWhenRoomComes(t *testing.T) {
 	}
 }
 
-func TestNewKindOfNodeIsRoomForWhatWaitsForIt(t *testing.T) {
+func TestANewKindOfNodeTakesWaitingInstances(t *testing.T) {
 	w := newWorld(t, "a")
 	w.apply(1, func(m *api.Microservice) { m.Virtualization = "runsc" })
 	w.settle()
@@ -194,7 +194,7 @@ func TestSilentClustersInstancesGoElsewhereAndItsExclusiveOnesWait(t *testing.T)
 	}
 }
 
-func TestReasonIsKnownAgainWhenItsClusterIs(t *testing.T) {
+func TestAReasonReturnsWithTheClusterThatReportedIt(t *testing.T) {
 	w := newWorld(t, "a")
 	for rev := range api.Revision(200) {
 		w.twins["a"].bad[rev] = true
@@ -228,7 +228,7 @@ func TestRestartSendsWhatIsDesiredAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestClusterResumesWithinTheLogAndGetsTheWholeBeyond(t *testing.T) {
+func TestAClusterResumesFromTheLogOrGetsTheWholeSet(t *testing.T) {
 	w := newWorld(t, "a")
 	w.twins["a"].room = 100
 	w.settle()

@@ -137,7 +137,7 @@ func TestAnUpdateDoesNotSearch(t *testing.T) {
 }
 
 // An explanation does not mention the search if it is over, or if only resources are missing.
-func TestMissingRoomIsNotExplainedAsASearch(t *testing.T) {
+func TestMissingCapacityIsNotExplainedAsASearch(t *testing.T) {
 	w := hereAndFar(t)
 	w.twins["far"].room = 0
 	w.settle()

@@ -92,7 +92,7 @@ func TestTrialEndsWhenItsClusterRefuses(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestTrialEndsWhenTheFirstPlaceIsWell(t *testing.T) {
+func TestATrialEndsWhenTheViolationEnds(t *testing.T) {
 	w := onTrial(t)
 	w.violated("a", 0, false)
 	w.settle()

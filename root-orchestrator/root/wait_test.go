@@ -19,9 +19,9 @@ func thief(of api.ServiceAddresses) Apply {
 	return Apply{Tenant: "acme", Spec: app}
 }
 
-// TestAnOlderRootWaitsForWhatClustersHave restores the root from a copy from before web had its
+// TestARootWithARestoredStoreWaitsForClusters restores the root from a copy from before web had its
 // address and cluster a its share. It requests both before a has reported.
-func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
+func TestARootWithARestoredStoreWaitsForClusters(t *testing.T) {
 	w := newWorld(t, "a", "b")
 	old := maps.Clone(w.disk)
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
@@ -59,7 +59,7 @@ func TestAnOlderRootWaitsForWhatClustersHave(t *testing.T) {
 
 // After a restart, only requests for new addresses wait, and at most until a cluster that does not
 // return counts as lost.
-func TestARestartHoldsUpOnlyWhatNeedsNewAddresses(t *testing.T) {
+func TestAfterARestartOnlyNewAddressesHaveToWait(t *testing.T) {
 	w := newWorld(t, "a")
 	w.join("b", 0)
 	w.apply(1)

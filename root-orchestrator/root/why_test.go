@@ -9,7 +9,7 @@ import (
 )
 
 // For each constraint that is not met, the explanation has a count and a suggestion.
-func TestEveryConstraintSaysWhatWouldHelp(t *testing.T) {
+func TestEveryConstraintHasAdvice(t *testing.T) {
 	constrain := func(k api.Constraint) func(*api.Microservice) {
 		return func(m *api.Microservice) { m.Constraints = []api.Constraint{k} }
 	}

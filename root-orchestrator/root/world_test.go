@@ -390,9 +390,9 @@ func (w *world) checkBooks() {
 	}
 }
 
-// TestAnythingMayHappenAndBeCutOff applies random valid inputs and crashes between any two saves.
+// TestRandomInputsWithCrashesConverge applies random valid inputs and crashes between any two saves.
 // The sub-machines must always agree, and at the end every instance must be in its place.
-func TestAnythingMayHappenAndBeCutOff(t *testing.T) {
+func TestRandomInputsWithCrashesConverge(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		w := newWorld(t, "a", "b", "c")

@@ -32,7 +32,7 @@ func (w *world) applyUrgent(priority string, change ...func(*api.Microservice)) 
 	return w.record(urgent)
 }
 
-func TestUrgentInstanceIsOfferedWhereOthersMakeRoom(t *testing.T) {
+func TestAnUrgentInstanceIsOfferedToAClusterThatCanPreempt(t *testing.T) {
 	for _, tt := range []struct {
 		name, priority string
 		change         func(*api.Microservice)
@@ -48,7 +48,7 @@ func TestUrgentInstanceIsOfferedWhereOthersMakeRoom(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := fullOf(t, "a")
 			in := w.applyUrgent(tt.priority, tt.change)
-			if got := in.Cluster == "a"; got != tt.offered || got && !strings.Contains(in.Detail, "make way") {
+			if got := in.Cluster == "a"; got != tt.offered || got && !strings.Contains(in.Detail, "preempts less urgent instances") {
 				t.Errorf("the instance is offered to %q (%q), want it offered to a: %v", in.Cluster, in.Detail, tt.offered)
 			}
 			w.checkBooks()
@@ -56,7 +56,7 @@ func TestUrgentInstanceIsOfferedWhereOthersMakeRoom(t *testing.T) {
 	}
 }
 
-func TestRoomFromPreemptionIsReservedOnce(t *testing.T) {
+func TestPreemptedCapacityIsReservedOnce(t *testing.T) {
 	w := fullOf(t, "a")
 	app := application(4, func(m *api.Microservice) { m.Priority = "high" })
 	w.must(Apply{Tenant: "acme", Spec: app})
@@ -88,7 +88,7 @@ func TestARefusingClusterIsNotAskedToPreemptAgain(t *testing.T) {
 	w.checkBooks()
 }
 
-func TestWaitingUrgentInstanceIsOfferedWhenOthersMakeRoom(t *testing.T) {
+func TestAWaitingUrgentInstanceIsOfferedWhenAClusterCanPreempt(t *testing.T) {
 	w := fullOf(t, "a")
 	yields := w.twins["a"].yields
 	w.twins["a"].yields = nil
@@ -102,7 +102,7 @@ func TestWaitingUrgentInstanceIsOfferedWhenOthersMakeRoom(t *testing.T) {
 	w.twins["a"].room = 0
 	w.round()
 	if w.record(in.ID).Tries != 1 {
-		t.Error("the instance was not offered when others would make room")
+		t.Error("the instance was not offered when others could be preempted")
 	}
 }
 

@@ -296,7 +296,7 @@ func TestFromTheFirstSignInToARunningInstance(t *testing.T) {
 	}
 }
 
-func TestWhoStopsReadingLogsEndsTheirStream(t *testing.T) {
+func TestAStreamEndsWhenItsReaderLeaves(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
 	check(t, admin.CreateTenant(t.Context(), "acme", ""))
@@ -426,7 +426,7 @@ func TestAClusterTokenAdmitsOneNameWithOneKey(t *testing.T) {
 }
 
 // Of two clusters that request a name at the same time, one gets it.
-func TestOneNameIsGivenOnce(t *testing.T) {
+func TestOneOfTwoConcurrentJoinsGetsAName(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
 	var won atomic.Int32
@@ -447,7 +447,7 @@ func TestOneNameIsGivenOnce(t *testing.T) {
 	}
 }
 
-func TestWhoIsNoClusterIsRefused(t *testing.T) {
+func TestPeersWithoutAClusterCertificateAreRefused(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
 	munich, err := d.join(clusterToken(t, admin, api.TokenRequest{Cluster: "munich"}), "munich")
@@ -491,7 +491,7 @@ func TestWhoIsNoClusterIsRefused(t *testing.T) {
 	}
 }
 
-func TestJoiningTakesAFittingToken(t *testing.T) {
+func TestJoiningRequiresAMatchingToken(t *testing.T) {
 	d := start(t, t.TempDir())
 	admin := d.admin()
 	line := clusterToken(t, admin, api.TokenRequest{})
@@ -521,7 +521,7 @@ func TestJoiningTakesAFittingToken(t *testing.T) {
 	}
 }
 
-func TestAForgottenClusterStaysOutUntilItJoinsAnew(t *testing.T) {
+func TestARemovedClusterIsRefusedUntilItJoinsAgain(t *testing.T) {
 	dir := t.TempDir()
 	d := start(t, dir)
 	admin := d.admin()
@@ -570,7 +570,7 @@ func TestANewStreamReplacesTheOld(t *testing.T) {
 	}
 }
 
-func TestTheAuthoritysKeyIsMissed(t *testing.T) {
+func TestAStartWithoutTheAuthoritysKeyFails(t *testing.T) {
 	dir := t.TempDir()
 	d := start(t, dir)
 	d.admin()

@@ -9,7 +9,6 @@ import "github.com/treeline-edge/treeline/scheduler-plugins/sched"
 // Plugin is the algorithm. It has no settings.
 type Plugin struct{}
 
-// Name is "binpack".
 func (Plugin) Name() string { return "binpack" }
 
 // Score returns the share of the candidate that is in use after the placement: the mean of

@@ -11,7 +11,7 @@ import (
 
 func TestSuite(t *testing.T) { plugintest.Run(t, binpack.Plugin{}) }
 
-func TestTheFullestThatFits(t *testing.T) {
+func TestTheFullestNodeThatFitsIsChosen(t *testing.T) {
 	capacity := api.Resources{MilliCPU: 4000, MemoryMB: 4096}
 	with := func(id string, milli int64) sched.Candidate {
 		c := plugintest.Node(id, capacity)

@@ -63,7 +63,6 @@ type Exchange struct {
 	reasons map[api.InstanceID]api.Reason // of the instances that wait
 }
 
-// New returns an Exchange without questions.
 func New() *Exchange {
 	return &Exchange{open: map[string]Question{}, keys: map[api.InstanceID]string{}, reasons: map[api.InstanceID]api.Reason{}}
 }
@@ -71,13 +70,10 @@ func New() *Exchange {
 // Full reports whether MaxOpen questions are open.
 func (x *Exchange) Full() bool { return len(x.open) >= MaxOpen }
 
-// Open reports whether a question about the instance is open.
 func (x *Exchange) Open(id api.InstanceID) bool { _, ok := x.keys[id]; return ok }
 
-// Waits reports whether the instance waits for a question.
 func (x *Exchange) Waits(id api.InstanceID) bool { return x.waiting.Has(id) }
 
-// Pending reports whether the instance has an open question or waits for one.
 func (x *Exchange) Pending(id api.InstanceID) bool { return x.Open(id) || x.Waits(id) }
 
 // Size returns the numbers of open questions and of waiting instances.

@@ -39,7 +39,6 @@ func (q *Queue) Add(id api.InstanceID, urgency int) {
 	q.at[id] = q.lines[urgency].PushBack(w)
 }
 
-// Remove removes an instance if it is in the queue.
 func (q *Queue) Remove(id api.InstanceID) {
 	if at, ok := q.at[id]; ok {
 		q.lines[at.Value.(waiter).urgency].Remove(at)
@@ -47,10 +46,8 @@ func (q *Queue) Remove(id api.InstanceID) {
 	}
 }
 
-// Has reports whether an instance is in the queue.
 func (q *Queue) Has(id api.InstanceID) bool { _, ok := q.at[id]; return ok }
 
-// Len returns the number of instances.
 func (q *Queue) Len() int { return len(q.at) }
 
 // Pop removes the first instance and returns it. ok is false if there is none.
@@ -65,7 +62,6 @@ func (q *Queue) Pop() (id api.InstanceID, ok bool) {
 	return "", false
 }
 
-// List returns the instances in order.
 func (q *Queue) List() []api.InstanceID {
 	ids := make([]api.InstanceID, 0, len(q.at))
 	for _, urgency := range slices.Backward(step.Keys(q.lines)) {

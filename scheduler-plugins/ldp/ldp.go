@@ -12,7 +12,6 @@ import "github.com/treeline-edge/treeline/scheduler-plugins/sched"
 // Plugin is the algorithm. It has no settings.
 type Plugin struct{}
 
-// Name is "ldp".
 func (Plugin) Name() string { return "ldp" }
 
 // enough is the margin above which only free capacity counts.

@@ -9,7 +9,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -18,7 +17,6 @@ type Ranker interface {
 	Rank(ctx context.Context, ask sched.Ask) sched.Answer
 }
 
-// Builtin makes a Ranker of a plugin.
 func Builtin(p sched.Plugin) Ranker { return builtin{p} }
 
 type builtin struct{ sched.Plugin }
@@ -27,8 +25,8 @@ func (b builtin) Rank(_ context.Context, ask sched.Ask) sched.Answer {
 	return sched.Answer{Key: ask.Key, Ranked: sched.Place(&ask.Request, ask.Candidates, b.Plugin, ask.Seed).Ranked}
 }
 
-// RunRanker checks that the answers of r are valid and repeatable, and keep their order when
-// Complete adds omitted candidates. External schedulers must pass it too.
+// RunRanker checks that the answers of r are valid and repeatable. External schedulers must pass it
+// too.
 //
 //	plugintest.RunRanker(t, scheduler)
 func RunRanker(t *testing.T, r Ranker) {
@@ -59,23 +57,6 @@ func RunRanker(t *testing.T, r Ranker) {
 		a, again := answer(t, ask), answer(t, ask)
 		if !slices.Equal(a.Ranked, again.Ranked) {
 			t.Fatalf("%v and %v", a.Ranked, again.Ranked)
-		}
-	})
-	check("NothingThatFitsIsLostNorAddedToIt", func(t *rapid.T, ask sched.Ask) {
-		ans := answer(t, ask)
-		res := Complete(&ask, &ans, rom.Plugin{})
-		if len(res.Ranked) != len(ask.Candidates) || len(res.Rejected) > 0 {
-			t.Fatalf("%d candidates fit, %d are ranked", len(ask.Candidates), len(res.Ranked))
-		}
-		for i, choice := range ans.Ranked {
-			if res.Ranked[i] != choice {
-				t.Fatalf("%v came before %v", res.Ranked, ans.Ranked)
-			}
-		}
-		for _, choice := range res.Ranked {
-			if !Fits(&ask.Request, byID(ask.Candidates, choice.ID)) {
-				t.Fatalf("%s does not fit", choice.ID)
-			}
 		}
 	})
 	check("NothingToChooseFromIsNoFault", func(t *rapid.T, ask sched.Ask) {
@@ -118,31 +99,4 @@ func Asks() *rapid.Generator[sched.Ask] {
 		}
 		return ask
 	})
-}
-
-// Complete ranks all candidates that still fit: first those of a validated answer, in its
-// order, then the others in p's order.
-func Complete(ask *sched.Ask, ans *sched.Answer, p sched.Plugin) sched.Result {
-	res := sched.Place(&ask.Request, ask.Candidates, p, ask.Seed)
-	at := make(map[string]int, len(ans.Ranked))
-	for i, choice := range ans.Ranked {
-		at[choice.ID] = i
-	}
-	fits := make([]bool, len(ans.Ranked))
-	var rest []sched.Choice
-	for _, choice := range res.Ranked {
-		if i, ok := at[choice.ID]; ok {
-			fits[i] = true
-		} else {
-			rest = append(rest, choice)
-		}
-	}
-	ranked := make([]sched.Choice, 0, len(res.Ranked))
-	for i, choice := range ans.Ranked {
-		if fits[i] {
-			ranked = append(ranked, choice)
-		}
-	}
-	res.Ranked = append(ranked, rest...)
-	return res
 }

@@ -10,7 +10,6 @@ import "github.com/treeline-edge/treeline/scheduler-plugins/sched"
 // Plugin is the algorithm. It has no settings.
 type Plugin struct{}
 
-// Name is "rom".
 func (Plugin) Name() string { return "rom" }
 
 // Score returns the free share of the candidate after the placement, at most 1. The scarcest

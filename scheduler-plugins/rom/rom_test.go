@@ -80,7 +80,7 @@ func TestStaleClustersComeAfterFreshOnes(t *testing.T) {
 
 // A burst that is placed one by one, with each reservation counted at once, fills the nodes
 // completely and not beyond.
-func TestBurstNeitherHerdsNorOvercommits(t *testing.T) {
+func TestABurstSpreadsAndDoesNotOvercommit(t *testing.T) {
 	each := api.Resources{MilliCPU: 100, MemoryMB: 128}
 	var cs []sched.Candidate
 	for _, id := range []string{"n1", "n2", "n3", "n4"} {

@@ -49,10 +49,7 @@ func Explain(res Result) api.Explanation {
 		causes = append(causes, cause{api.Cause{Constraint: Fits, Count: n}, nil})
 	}
 	slices.SortFunc(causes, func(a, b cause) int {
-		if c := cmp.Compare(rank(a.Constraint), rank(b.Constraint)); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.Constraint, b.Constraint) // kinds of devices
+		return cmp.Or(cmp.Compare(rank(a.Constraint), rank(b.Constraint)), cmp.Compare(a.Constraint, b.Constraint)) // kinds of devices last
 	})
 	var nearest *api.Rejection
 	for _, c := range causes {
@@ -64,8 +61,7 @@ func Explain(res Result) api.Explanation {
 		}
 	}
 	if nearest != nil {
-		n := *nearest
-		ex.Nearest = &n
+		ex.Nearest = new(*nearest)
 	}
 	return ex
 }
@@ -92,11 +88,9 @@ func Redact(ex api.Explanation) api.Explanation {
 	return ex
 }
 
+// nearer is a total order, so that the result does not depend on the input's order.
 func nearer(a, b *api.Rejection) bool {
-	if a.Shortfall != b.Shortfall {
-		return a.Shortfall < b.Shortfall
-	}
-	return a.Candidate < b.Candidate // independent of the input's order
+	return cmp.Or(cmp.Compare(a.Shortfall, b.Shortfall), cmp.Compare(a.Candidate, b.Candidate)) < 0
 }
 
 func detail(r *api.Rejection) string {

@@ -33,7 +33,7 @@ func TestChordsAreGreatCircles(t *testing.T) {
 }
 
 // A polygon around the pole is not closed on the map: nothing is inside.
-func TestNobodyIsInAWayAroundThePole(t *testing.T) {
+func TestAPolygonAroundThePoleContainsNothing(t *testing.T) {
 	around := []api.Geo{geo(60, 0), geo(60, 100), geo(60, -130)}
 	for _, g := range []api.Geo{geo(80, 20), geo(50, 20), geo(90, 0), geo(60, 50)} {
 		if inside(around, g) {
@@ -84,7 +84,7 @@ func places() *rapid.Generator[api.Geo] {
 }
 
 // Every point between the hull's nodes is in the hull: it is never too small.
-func TestHullsHoldAll(t *testing.T) {
+func TestHullsContainAllNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := rapid.SliceOfN(places(), 1, 12).Draw(t, "nodes")
 		grid := rapid.SampledFrom([]float64{0, 0.5, 7}).Draw(t, "grid")
@@ -145,7 +145,7 @@ func TestHulls(t *testing.T) {
 }
 
 // Hulls are input from other clusters.
-func TestHostileHullsTellNothing(t *testing.T) {
+func TestInvalidHullsAreIgnored(t *testing.T) {
 	for _, hull := range [][]api.Geo{
 		{geo(math.NaN(), 0), munich}, {geo(math.Inf(1), 0)}, {geo(1e300, -1e300), munich, berlin}, make([]api.Geo, maxCorners+1),
 	} {

@@ -20,16 +20,12 @@ func Hull(locations []api.Geo, grid float64) []api.Geo {
 	if len(spots) == 0 {
 		return nil
 	}
-	low, high := spots[0].x, spots[0].x
+	low, high := spots[0], spots[0]
 	for _, s := range spots {
-		low, high = min(low, s.x), max(high, s.x)
+		low, high = spot{min(low.x, s.x), min(low.y, s.y)}, spot{max(high.x, s.x), max(high.y, s.y)}
 	}
-	if high-low >= 360 { // the hull goes around the earth: use a band of latitudes
-		south, north := spots[0].y, spots[0].y
-		for _, s := range spots {
-			south, north = min(south, s.y), max(north, s.y)
-		}
-		spots = []spot{{-180, south}, {180, south}, {180, north}, {-180, north}}
+	if high.x-low.x >= 360 { // the hull goes around the earth: use a band of latitudes
+		spots = []spot{{-180, low.y}, {180, low.y}, {180, high.y}, {-180, high.y}}
 	}
 	return rolled(convex(spots))
 }
@@ -83,12 +79,7 @@ func cells(spots []spot, grid float64) []spot {
 
 // convex returns the convex hull, counter-clockwise (Andrew's monotone chain).
 func convex(spots []spot) []spot {
-	slices.SortFunc(spots, func(a, b spot) int {
-		if c := cmp.Compare(a.x, b.x); c != 0 {
-			return c
-		}
-		return cmp.Compare(a.y, b.y)
-	})
+	slices.SortFunc(spots, func(a, b spot) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
 	spots = slices.Compact(spots)
 	if len(spots) < 3 {
 		return spots
@@ -120,14 +111,14 @@ func rolled(hull []spot) []api.Geo {
 		parts := max(math.Ceil(math.Abs(b.x-a.x)/long), 1)
 		for k := range int(parts) {
 			f := float64(k) / parts
-			g := api.Geo{Lat: a.y + f*(b.y-a.y), Lon: a.x + f*(b.x-a.x)}
-			for g.Lon > 180 {
-				g.Lon -= 360
+			lon := a.x + f*(b.x-a.x)
+			for lon > 180 {
+				lon -= 360
 			}
-			for g.Lon < -180 {
-				g.Lon += 360
+			for lon < -180 {
+				lon += 360
 			}
-			out = append(out, g)
+			out = append(out, api.Geo{Lat: a.y + f*(b.y-a.y), Lon: lon})
 		}
 	}
 	return out

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -31,15 +32,7 @@ func kindKey(r *Room) string {
 		}
 		k.WriteByte(1)
 	}
-	if r.Privileged {
-		k.WriteByte('p')
-	}
-	if r.Network {
-		k.WriteByte('n')
-	}
-	if r.Full {
-		k.WriteByte('f')
-	}
+	fmt.Fprint(&k, r.Privileged, r.Network, r.Full)
 	return k.String()
 }
 
@@ -92,10 +85,7 @@ func (q *query) judgeLabels(labels map[string]string) bool {
 		}
 		for _, by := range q.by {
 			name := labels[by]
-			if by == "node" || by == "cluster" || name == "" {
-				continue
-			}
-			if q.full[domain{by, name, false}] != nil || q.full[domain{by, name, true}] != nil {
+			if by != "node" && by != "cluster" && name != "" && (q.full[domain{by, name, false}] != nil || q.full[domain{by, name, true}] != nil) {
 				return false
 			}
 		}

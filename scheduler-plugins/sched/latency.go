@@ -16,6 +16,12 @@ type position struct {
 	located bool    // geo and point are known
 }
 
+func positionOf(at api.Position) (p position) {
+	p.read(&Candidate{Geo: at.Geo, Coord: at.Coord})
+	p.node = at.Node
+	return p
+}
+
 // read sets p to the candidate's position. It does not recompute an unchanged point.
 func (p *position) read(c *Candidate) {
 	p.latent, p.node = latentOf(c.Coord), nodeOf(c)

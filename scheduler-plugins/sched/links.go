@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -112,7 +113,7 @@ func SpreadsOf(m *api.Microservice) []Spread {
 	var out []Spread
 	for _, c := range m.Constraints {
 		if c.Type == api.ConstrainSpread {
-			out = append(out, Spread{By: by(c.By), Limit: max(c.Limit, 1)})
+			out = append(out, Spread{By: cmp.Or(c.By, "node"), Limit: max(c.Limit, 1)})
 		}
 	}
 	return out
@@ -131,7 +132,7 @@ func AntiAffinitiesOf(m *api.Microservice) []AntiAffinity {
 	var out []AntiAffinity
 	for _, c := range m.Constraints {
 		if c.Type == api.ConstrainAntiAffinity {
-			out = append(out, AntiAffinity{By: by(c.By), Services: c.Services})
+			out = append(out, AntiAffinity{By: cmp.Or(c.By, "node"), Services: c.Services})
 		}
 	}
 	return out
@@ -213,26 +214,8 @@ func ConvergenceOf(m *api.Microservice) time.Duration {
 	return convergence(least)
 }
 
-func by(key string) string {
-	if key == "" {
-		return "node"
-	}
-	return key
-}
-
-func rigidness(s float64) time.Duration {
-	if s <= 0 {
-		s = api.DefaultRigidness
-	}
-	return seconds(s)
-}
-
-func convergence(s float64) time.Duration {
-	if s <= 0 {
-		s = api.DefaultConvergence
-	}
-	return seconds(s)
-}
+func rigidness(s float64) time.Duration   { return seconds(cmp.Or(max(s, 0), api.DefaultRigidness)) }
+func convergence(s float64) time.Duration { return seconds(cmp.Or(max(s, 0), api.DefaultConvergence)) }
 
 func seconds(s float64) time.Duration       { return time.Duration(s * float64(time.Second)) }
 func milliseconds(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

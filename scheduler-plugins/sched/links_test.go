@@ -66,7 +66,7 @@ func TestNamesOfServices(t *testing.T) {
 	}
 }
 
-func TestSpreadsAndAparts(t *testing.T) {
+func TestSpreadsAndAntiAffinities(t *testing.T) {
 	m := &api.Microservice{Constraints: []api.Constraint{
 		{Type: "spread"}, {Type: "spread", By: "zone", Limit: 3}, {Type: "apart", Services: []string{"db"}},
 	}}
@@ -84,7 +84,7 @@ func TestSpreadsAndAparts(t *testing.T) {
 	}
 }
 
-func TestRequestHasAllThatTheSLASays(t *testing.T) {
+func TestTheRequestHasAllConstraintsOfTheSLA(t *testing.T) {
 	req := sched.RequestFor("i", &api.Microservice{
 		VGPUs: 1, Devices: []api.Device{{Name: "acme.com/lidar", Count: 2}}, Priority: "urgent", Storage: 100, BandwidthIn: 3,
 		Constraints: []api.Constraint{

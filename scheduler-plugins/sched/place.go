@@ -28,11 +28,16 @@ func (q *query) place(candidates []Candidate, p Plugin, seed uint64) (res Result
 		fits = append(fits, q.enter(c, p, seed))
 	}
 	slices.SortFunc(fits, contender.compare)
-	res.Ranked = make([]Choice, len(fits))
-	for i, f := range fits {
-		res.Ranked[i] = Choice{ID: f.id, Score: f.score}
-	}
+	res.Ranked = choices(fits)
 	return res
+}
+
+func choices(of []contender) []Choice {
+	out := make([]Choice, len(of))
+	for i, k := range of {
+		out[i] = Choice{ID: k.id, Score: k.score}
+	}
+	return out
 }
 
 // PlaceBest returns the first candidate of Place's ranking, and whether there is one. It does
@@ -78,11 +83,7 @@ func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []
 		}
 	}
 	prune()
-	out := make([]Choice, len(top))
-	for i, k := range top {
-		out[i] = Choice{ID: k.id, Score: k.score}
-	}
-	return out
+	return choices(top)
 }
 
 // contender is a candidate that fits, with the keys of the ranking.

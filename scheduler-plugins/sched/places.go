@@ -1,8 +1,8 @@
 package sched
 
 import (
+	"maps"
 	"slices"
-	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -33,7 +33,6 @@ const (
 	byKm
 )
 
-// Put adds a place or replaces the one with its name.
 func (p *Places) Put(name string, at api.Position) {
 	if i, ok := p.at[name]; ok {
 		if p.all[i].from == at {
@@ -44,12 +43,9 @@ func (p *Places) Put(name string, at api.Position) {
 	if p.at == nil {
 		p.at = map[string]int32{}
 	}
-	k := place{from: at, name: name}
-	k.read(&Candidate{Geo: at.Geo, Coord: at.Coord})
-	k.node = at.Node
 	p.at[name] = int32(len(p.all))
 	p.enter(int32(len(p.all)), at.Node)
-	p.all = append(p.all, k)
+	p.all = append(p.all, place{position: positionOf(at), from: at, name: name})
 }
 
 func (p *Places) enter(i int32, node api.NodeID) {
@@ -62,7 +58,6 @@ func (p *Places) enter(i int32, node api.NodeID) {
 	p.on[node] = append(p.on[node], i)
 }
 
-// Drop removes a place if it exists.
 func (p *Places) Drop(name string) {
 	i, ok := p.at[name]
 	if !ok {
@@ -91,24 +86,17 @@ func (p *Places) Drop(name string) {
 	}
 }
 
-// Clear removes all places.
 func (p *Places) Clear() {
 	*p = Places{life: p.life + 1}
 }
 
-// Len returns the number of places.
 func (p *Places) Len() int { return len(p.at) }
 
 // Points returns the positions, in the order of their names.
 func (p *Places) Points() []api.Position {
-	order := make([]int32, 0, len(p.at))
-	for _, i := range p.at {
-		order = append(order, i)
-	}
-	slices.SortFunc(order, func(a, b int32) int { return strings.Compare(p.all[a].name, p.all[b].name) })
-	out := make([]api.Position, len(order))
-	for i, k := range order {
-		out[i] = p.all[k].from
+	out := make([]api.Position, 0, len(p.at))
+	for _, name := range slices.Sorted(maps.Keys(p.at)) {
+		out = append(out, p.all[p.at[name]].from)
 	}
 	return out
 }
@@ -117,9 +105,7 @@ func (p *Places) Points() []api.Position {
 // whether it meets the link's bound.
 func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 	by, limit := l.measure()
-	at, e := position{}, nobody
-	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
-	at.node = to.Node
+	at, e := positionOf(to), nobody
 	if p.nearest(by, &at, &e); e.which < 0 {
 		return "", false
 	}
@@ -129,9 +115,7 @@ func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 // Within returns the names of the places that meet the link's bound from a point.
 func (p *Places) Within(to api.Position, l Link) (names []string) {
 	by, limit := l.measure()
-	var at position
-	at.read(&Candidate{Geo: to.Geo, Coord: to.Coord})
-	at.node = to.Node
+	at := positionOf(to)
 	for _, i := range p.on[at.node] {
 		names = append(names, p.all[i].name)
 	}

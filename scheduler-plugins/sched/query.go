@@ -215,11 +215,7 @@ func (q *query) fill() {
 	q.full = make(map[domain]*Domain, len(q.Domains))
 	for i := range q.Domains {
 		d := &q.Domains[i]
-		known := false
-		for _, by := range q.by {
-			known = known || by == d.By
-		}
-		if !known {
+		if !slices.Contains(q.by, d.By) {
 			q.by = append(q.by, d.By)
 		}
 		if k := (domain{d.By, d.Name, d.AntiAffinity != ""}); q.full[k] == nil {
@@ -233,13 +229,8 @@ const maxCorners = 512
 
 // extent returns the hull of all nodes of a cluster, or nil if it is unknown.
 func extent(c *Candidate) []api.Geo {
-	if c.Unplaced > 0 || len(c.Hull) > maxCorners {
+	if c.Unplaced > 0 || len(c.Hull) > maxCorners || slices.ContainsFunc(c.Hull, func(g api.Geo) bool { return !g.Valid() }) {
 		return nil
-	}
-	for _, g := range c.Hull {
-		if !g.Valid() {
-			return nil
-		}
 	}
 	return c.Hull
 }

@@ -297,7 +297,6 @@ func (q *query) areas() []string {
 	return out
 }
 
-// String returns the selector as SLAs write it.
 func (s Selector) String() string {
 	switch {
 	case s.Any && s.Not:

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-func TestRelaxBreaksAsLittleAsItMust(t *testing.T) {
+func TestRelaxViolatesBoundsAsLittleAsPossible(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	own := sched.Link{Service: "b", Way: true, RTT: 10 * ms, Convergence: 7 * s}
 	kept := sched.Link{Area: "munich", RTT: 30 * ms, Convergence: s}
@@ -53,7 +53,7 @@ func TestRelaxBreaksAsLittleAsItMust(t *testing.T) {
 }
 
 // Only rejections that the search causes mention it.
-func TestOnlyWhatMayBeBrokenIsSaidToBeSearchedFor(t *testing.T) {
+func TestOnlyRelaxableBoundsAreReportedAsSearched(t *testing.T) {
 	far := func(id string) api.Rejection {
 		return api.Rejection{Candidate: id, Constraint: sched.ConstraintLatency, Have: "60 ms"}
 	}

@@ -200,12 +200,7 @@ func narrow(have, by []string) []string {
 	if len(have) == 0 {
 		return by
 	}
-	var both []string
-	for _, h := range have {
-		if slices.Contains(by, h) {
-			both = append(both, h)
-		}
-	}
+	both := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return !slices.Contains(by, h) })
 	if len(both) == 0 {
 		return []string{nowhere}
 	}

@@ -79,7 +79,6 @@ type Grant struct {
 
 func (g *Grant) admits(t api.Tenant) bool { return g == nil || g.Admits(g.Owner, t) }
 
-// owner returns the owner as text for people.
 func (g *Grant) owner() string {
 	if g.Owner == "" {
 		return "the installation"

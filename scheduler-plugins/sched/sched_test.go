@@ -274,7 +274,7 @@ func TestRejections(t *testing.T) {
 	}
 }
 
-func TestNeedsOfNothingFitEvenWhereBookedOver(t *testing.T) {
+func TestANeedOfZeroFitsOnAnOverbookedNode(t *testing.T) {
 	over := node(func(c *sched.Candidate) { c.Free = api.Resources{MilliCPU: -1, MemoryMB: -1} })
 	if _, ok := sched.PlaceBest(&sched.Request{Virtualization: "container"}, []sched.Candidate{over}, rom.Plugin{}, 1); !ok {
 		t.Fatal("who needs nothing lacks nothing")
@@ -283,7 +283,7 @@ func TestNeedsOfNothingFitEvenWhereBookedOver(t *testing.T) {
 
 // A cluster's largest slots are per kind of node: the processor of one kind and the memory of
 // another do not make a slot.
-func TestPartsOfDifferentRoomsDoNotAddUp(t *testing.T) {
+func TestResourcesOfDifferentSlotsDoNotAddUp(t *testing.T) {
 	c := sched.Candidate{
 		ID: "c1", Level: sched.Clusters, Capacity: capacity, Free: capacity,
 		Rooms: []sched.Room{
@@ -348,7 +348,7 @@ func TestExplanationCountsEveryCandidateOnce(t *testing.T) {
 	}
 }
 
-func TestConstraintsNarrow(t *testing.T) {
+func TestConstraintsIntersect(t *testing.T) {
 	direct := func(cluster, node string) api.Constraint {
 		return api.Constraint{Type: "direct", Cluster: cluster, Node: node}
 	}
@@ -383,7 +383,7 @@ func TestDockerAndContainerAreOneRuntime(t *testing.T) {
 	}
 }
 
-func TestSeedsTellPartsApart(t *testing.T) {
+func TestSeedsDependOnTheBoundariesOfParts(t *testing.T) {
 	seeds := []uint64{
 		sched.SeedOf("ab", "c"), sched.SeedOf("a", "bc"), sched.SeedOf("abc"),
 		sched.SeedOf(api.InstanceID("abc"), api.Epoch(1)), sched.SeedOf(api.InstanceID("abc"), api.Epoch(2)), sched.SeedOf(),

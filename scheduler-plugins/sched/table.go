@@ -183,7 +183,6 @@ func (t *Table) release(r *row) {
 	r.kind, r.labels = kindOut, 0
 }
 
-// Drop removes a candidate if it exists.
 func (t *Table) Drop(id string) {
 	i, ok := t.at[id]
 	if !ok {

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -26,12 +27,12 @@ type cell struct {
 // leaf is the maximum number of places in a leaf.
 const leaf = 8
 
-// vec returns the place as a point: in the latency space, or on the sphere.
-func (k *place) vec(by int) (v [vivaldi.Dimensions]float64) {
+// vec returns the position as a point: in the latency space, or on the sphere.
+func (p *position) vec(by int) (v [vivaldi.Dimensions]float64) {
 	if by == byRTT {
-		return k.latent.vec
+		return p.latent.vec
 	}
-	copy(v[:], k.point[:])
+	copy(v[:], p.point[:])
 	return v
 }
 
@@ -71,14 +72,7 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 		}
 	}
 	slices.SortFunc(t.order[from:to], func(i, j int32) int {
-		x, y := p.all[i].vec(by)[widest], p.all[j].vec(by)[widest]
-		switch {
-		case x < y:
-			return -1
-		case x > y:
-			return 1
-		}
-		return int(i - j)
+		return cmp.Or(cmp.Compare(p.all[i].vec(by)[widest], p.all[j].vec(by)[widest]), int(i-j))
 	})
 	half := (from + to) / 2
 	t.halve(p, by, from, half)
@@ -129,13 +123,8 @@ func (t *tree) within(by int, at *position, limit float64, n int32, look func(in
 
 // away returns a lower bound of the distance to the nearest place of a cell.
 func (b *cell) away(by int, at *position) float64 {
-	v := at.latent.vec
-	if by == byKm {
-		v = [vivaldi.Dimensions]float64{}
-		copy(v[:], at.point[:])
-	}
 	sum := 0.0
-	for d, x := range v {
+	for d, x := range at.vec(by) {
 		if out := max(b.least[d]-x, x-b.limit[d]); out > 0 {
 			sum += out * out
 		}

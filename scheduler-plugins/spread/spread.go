@@ -10,7 +10,6 @@ import "github.com/treeline-edge/treeline/scheduler-plugins/sched"
 // Plugin is the algorithm. It has no settings.
 type Plugin struct{}
 
-// Name is "spread".
 func (Plugin) Name() string { return "spread" }
 
 // Score returns minus the number of peers, minus up to 0.5 for the capacity in use, so that

@@ -49,7 +49,7 @@ func TestAnOperatorCapsWhatANodeClaims(t *testing.T) {
 	says(c.must("why", "greedy/deep#0"), "privileged")
 	eventually(t, "the root has an event", func() bool {
 		out := c.must("describe", "cluster", "munich")
-		return strings.Contains(out, "node n1 claims more than its caps") && strings.Contains(out, "capped")
+		return strings.Contains(out, "node n1 reports more than its caps") && strings.Contains(out, "capped")
 	})
 }
 

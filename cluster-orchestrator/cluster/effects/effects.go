@@ -55,12 +55,10 @@ const (
 	Accept               // check whether the node accepted the placement
 )
 
-// Begin starts a step at the time now.
 func (s *Sink) Begin(now time.Time) {
 	s.Wall, s.Now, s.send = now, s.clock.Observe(now, s.Timers.Next()), nil
 }
 
-// End returns the effects since Begin.
 func (s *Sink) End() step.Effects {
 	return step.Effects{Save: s.Journal.Take(), Send: s.send, Wake: s.Real(s.Timers.Next())}
 }

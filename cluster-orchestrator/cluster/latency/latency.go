@@ -77,7 +77,6 @@ type Result struct {
 	Measured []api.InstanceID // instances whose SLA names a user that has been measured
 }
 
-// New returns an empty Machine.
 func New(fx *effects.Sink, cluster api.ClusterID, probe Probe) *Machine {
 	return &Machine{
 		fx: fx, cluster: cluster, probe: probe, at: map[api.NodeID]*node{}, apps: map[api.AppID]*app{},
@@ -139,7 +138,6 @@ func (m *Machine) SetLinks(id api.ServiceID, links []sched.Link) (nodes []api.No
 	return nodes
 }
 
-// SetRunning sets whether instances of a service are placed on a node.
 func (m *Machine) SetRunning(id api.ServiceID, on api.NodeID, runs bool) {
 	s, n := m.service(id), m.at[on]
 	if runs {
@@ -189,17 +187,9 @@ func (m *Machine) tidy(id api.ServiceID) {
 	}
 }
 
-func (m *Machine) services(id api.AppID) map[api.ServiceID]*service {
-	if a := m.apps[id]; a != nil {
-		return a.services
-	}
-	return nil
-}
-
 // Size has the numbers of a Machine's entries.
 type Size struct{ Pairs, Users, Probes, Rounds, Services int }
 
-// Size returns the numbers of m's entries.
 func (m *Machine) Size() Size {
 	s := Size{Users: len(m.users), Probes: len(m.probes), Rounds: m.rounds.size()}
 	for _, at := range m.pairs {

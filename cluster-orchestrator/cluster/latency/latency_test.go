@@ -130,7 +130,7 @@ func userOf(name string) sched.Link { return sched.Link{User: name, RTT: 12 * ti
 
 const public = "8.8.8.8" // the test answers; nothing is sent
 
-func TestUserIsLocatedByTwoTurnsOfProbes(t *testing.T) {
+func TestAUserIsLocatedByTwoRoundsOfProbes(t *testing.T) {
 	r := newRig(t, 40, Probe{})
 	r.m.Refer([]string{public}, web.Instance(0), "")
 	if !r.needs(public) {
@@ -234,7 +234,7 @@ func TestOperatorLimitsProbes(t *testing.T) {
 
 // A tenant whose SLAs name many users leaves rounds to others, and all its users are measured in
 // turn.
-func TestOneTenantHasItsShareOfRounds(t *testing.T) {
+func TestATenantGetsItsShareOfRounds(t *testing.T) {
 	r := newRig(t, probers, Probe{})
 	loud, quiet := api.ServiceID("loud/shop.prod.web.v1"), api.ServiceID("quiet/shop.prod.web.v1")
 	targets := map[string]bool{}
@@ -333,7 +333,7 @@ func TestMeasuredRoundTripCountsWhileFresh(t *testing.T) {
 	}
 }
 
-func TestNearestEndCounts(t *testing.T) {
+func TestTheNearestInstanceDecidesTheRoundTrip(t *testing.T) {
 	r := linkedRig(t)
 	r.m.Report("n3", []wire.NetPair{sampleOf(pre, web, "n2", 40)}, nil)
 	r.m.SetRunning(pre, "n1", true)

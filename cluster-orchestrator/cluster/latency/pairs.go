@@ -1,6 +1,7 @@
 package latency
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -91,13 +92,7 @@ func (p *pair) fresh(now time.Time) (best sample, ok bool) {
 
 // before is a total order of samples: shorter round trips first, then more connections.
 func (s sample) before(o sample) bool {
-	if s.least != o.least {
-		return s.least < o.least
-	}
-	if s.connections != o.connections {
-		return s.connections > o.connections
-	}
-	return s.at.After(o.at)
+	return cmp.Or(cmp.Compare(s.least, o.least), cmp.Compare(o.connections, s.connections), o.at.Compare(s.at)) < 0
 }
 
 func (m *Machine) runs(e endpoint) bool {
@@ -185,7 +180,10 @@ func (m *Machine) ExpirePairs() (changed bool) {
 // sample that was used, or zero if the nearest instance is on the same node or was found by
 // coordinates. ok is false if there is no sample at all.
 func (m *Machine) nearest(from endpoint, l sched.Link, targets []api.Target) (rtt time.Duration, by sample, ok bool) {
-	siblings := m.services(from.service.App())
+	var siblings map[api.ServiceID]*service
+	if a := m.apps[from.service.App()]; a != nil {
+		siblings = a.services
+	}
 	for id, s := range siblings {
 		if s.nodes[from.node] && l.Names(from.service, id) {
 			return 0, sample{}, true // on the same node

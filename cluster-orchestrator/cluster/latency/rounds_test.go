@@ -9,7 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-func TestWaitingHoldersTakeTurns(t *testing.T) {
+func TestWaitingHoldersGetRoundsInTurn(t *testing.T) {
 	l := newLine(8, 4)
 	begun := 0
 	for i := range 100 {
@@ -36,7 +36,7 @@ func TestWaitingHoldersTakeTurns(t *testing.T) {
 
 // For any sequence of calls: the bounds hold, a holder without a round does not wait while one
 // is free, and no entry is left at the end.
-func TestNoHolderTakesTheRoundsFromOthers(t *testing.T) {
+func TestRoundsAreSharedBetweenHolders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 8).Draw(t, "total")
 		share := rapid.IntRange(1, total).Draw(t, "share")

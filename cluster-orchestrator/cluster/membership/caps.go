@@ -46,14 +46,14 @@ func (m *Machine) CapsNotice(id api.NodeID) string {
 	var names, parts []string
 	for _, a := range n.Capped {
 		names = append(names, a.What)
-		parts = append(parts, fmt.Sprintf("%s (claims %s, %s counts)", a.What, a.Claims, cmp.Or(a.Counts, "none")))
+		parts = append(parts, fmt.Sprintf("%s (reports %s, %s is used)", a.What, a.Claims, cmp.Or(a.Counts, "none")))
 	}
 	what, since := strings.Join(names, ", "), m.fx.Now.Sub(n.notice.at)
 	if !n.notice.at.IsZero() && since < noticeAgain && (what == n.notice.names || since < noticeEvery) {
 		return ""
 	}
 	n.notice = capsNotice{what, m.fx.Now}
-	return fmt.Sprintf("node %s claims more than its caps (treeline cap node, and node_caps of the cluster), which count instead: %s", id, strings.Join(parts, ", "))
+	return fmt.Sprintf("node %s reports more than its caps allow (treeline cap node, and node_caps of the cluster), so the caps are used instead: %s", id, strings.Join(parts, ", "))
 }
 
 // ExplainCaps adds to a rejection of the node that its caps are the reason.

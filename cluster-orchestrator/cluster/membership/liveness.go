@@ -10,7 +10,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// Timing returns the present timing of nodes.
 func (m *Machine) Timing() wire.Timing {
 	t := m.cfg.Timing
 	return wire.Timing{Heartbeat: t.Heartbeat * time.Duration(m.scale), Lease: t.Lease * time.Duration(m.scale)}
@@ -19,10 +18,8 @@ func (m *Machine) Timing() wire.Timing {
 // Dead returns the silence after which a node is dead.
 func (m *Machine) Dead() time.Duration { return m.cfg.Dead * time.Duration(m.scale) }
 
-// Scale returns the factor of the timing.
 func (m *Machine) Scale() int { return m.scale }
 
-// SetScale restores the factor of the timing.
 func (m *Machine) SetScale(scale int) { m.scale = max(scale, 1) }
 
 // Rescale adapts the timing to the number of nodes, and reports whether it grew.
@@ -46,7 +43,6 @@ func (m *Machine) Boot(id api.NodeID, boot uint64) (fresh, ok bool) {
 	return fresh, true
 }
 
-// SetAnswers stores whether the node answers roll calls.
 func (m *Machine) SetAnswers(id api.NodeID, answers bool) { m.nodes[id].Answers = answers }
 
 // Return is the change of a node's state by a heartbeat.

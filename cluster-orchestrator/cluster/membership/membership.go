@@ -74,7 +74,6 @@ func (n *Node) Closed() bool {
 	return n.Silent || n.Draining || n.Cordoned || n.Info.RuntimeError != "" || n.Info.NetworkError != ""
 }
 
-// Status returns the node's status for the API.
 func (n *Node) Status() api.NodeStatus {
 	switch {
 	case n.Silent:
@@ -129,7 +128,6 @@ type record struct {
 // Kind is the kind of the nodes' documents. The key is the node's id.
 const Kind = "node"
 
-// New makes a Machine without nodes.
 func New(cfg Config, fx *effects.Sink) *Machine {
 	return &Machine{cfg: cfg, fx: fx, nodes: map[api.NodeID]*member{}, scale: 1}
 }
@@ -150,7 +148,6 @@ func (m *Machine) Restore(data []byte) (Node, Kept, error) {
 	return n.Node, Kept{r.Subnet, r.Net, r.Must}, nil
 }
 
-// Save saves the node's document.
 func (m *Machine) Save(id api.NodeID, k Kept) {
 	n := m.nodes[id]
 	m.fx.Journal.Put(Kind, string(id), record{
@@ -221,7 +218,6 @@ func (m *Machine) SetInfo(id api.NodeID, info api.NodeInfo) bool {
 	return true
 }
 
-// Node returns a copy of a node's state.
 func (m *Machine) Node(id api.NodeID) (Node, bool) {
 	n := m.nodes[id]
 	if n == nil {
@@ -241,7 +237,6 @@ func (m *Machine) All() (out []Node) {
 // Digest returns the digest of the node's Info as reported.
 func (m *Machine) Digest(id api.NodeID) api.Digest { return m.nodes[id].digest }
 
-// Len returns the number of nodes.
 func (m *Machine) Len() int { return len(m.nodes) }
 
 // CheckRemove returns api.ErrConflict if the node may still run instances. held is the number
@@ -301,7 +296,6 @@ func (m *Machine) Cordon(id api.NodeID, on bool) (purged bool) {
 	return purged
 }
 
-// Drain cordons the node and marks it as draining.
 func (m *Machine) Drain(id api.NodeID) { m.nodes[id].Cordoned, m.nodes[id].Draining = true, true }
 
 // Purge marks the node as ordered to purge itself. It returns false if it already was.

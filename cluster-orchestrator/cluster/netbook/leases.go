@@ -51,8 +51,6 @@ const (
 	DocKey  = "network"
 )
 
-func (l *leases) used() bool { return l.blocks != nil || len(l.waiting) > 0 }
-
 // mark records a subnet that was leased before a restart.
 func (l *leases) mark(p netip.Prefix) bool {
 	if l.blocks == nil || !p.IsValid() || l.blocks.Mark(p) != nil {
@@ -162,7 +160,7 @@ func (m *Machine) setShares(r wire.NetRanges, shares []netip.Prefix) {
 		n := m.nodes[id]
 		if p := n.subnet; p.IsValid() && !slices.ContainsFunc(shares, func(of netip.Prefix) bool { return of.Contains(p.Addr()) }) {
 			m.endLease(n)
-			l.wait(id)
+			l.waiting[id] = true
 		}
 	}
 	m.leaseWaiting()
@@ -184,13 +182,6 @@ func (m *Machine) leaseWaiting() {
 	}
 }
 
-func (l *leases) wait(id api.NodeID) {
-	if l.waiting == nil {
-		l.waiting = map[api.NodeID]bool{}
-	}
-	l.waiting[id] = true
-}
-
 // lease gives a node a permanent subnet, or makes it wait for a share. A node keeps the
 // subnet that it claims if it is free: the store may be an older copy, and the node's
 // instances have addresses in that subnet. For some time after a start, a subnet that looks
@@ -208,7 +199,7 @@ func (m *Machine) lease(n *node) {
 	}
 	if !p.IsValid() {
 		if !l.waiting[n.id] {
-			l.wait(n.id)
+			l.waiting[n.id] = true
 			m.out.Report = true // the root is asked for a share
 		}
 		return
@@ -244,7 +235,6 @@ func (m *Machine) endLease(n *node) {
 	m.out.Leased, m.out.Places = append(m.out.Leased, n.id), append(m.out.Places, n.id)
 }
 
-// Lease returns a node's lease, if it has one.
 func (m *Machine) Lease(id api.NodeID) (wire.NetLease, bool) {
 	n := m.nodes[id]
 	if n == nil || !n.subnet.IsValid() {

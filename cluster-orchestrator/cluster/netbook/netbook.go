@@ -90,11 +90,10 @@ type Result struct {
 	Report  bool         // a report to the root is due
 }
 
-// New returns a Machine without nodes.
 func New(fx *effects.Sink, cfg Config) *Machine {
 	return &Machine{
 		fx: fx, cfg: cfg, routes: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
-		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, whole: true,
+		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, whole: true, leases: leases{waiting: map[api.NodeID]bool{}},
 	}
 }
 
@@ -135,10 +134,8 @@ func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
 // SetInstance adds an instance or changes the network's part of its assignment.
 func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.routes.SetSpec(id, s) }
 
-// DropInstance removes an instance.
 func (m *Machine) DropInstance(id api.InstanceID) { m.routes.DropSpec(id) }
 
-// PlacesOf returns the places where an instance has a backend.
 func (m *Machine) PlacesOf(id api.InstanceID) []routes.Place { return m.routes.PlacesOf(id) }
 
 // SetPlace sets whether a node has an instance, assigned or leaving, and its backend there. A
@@ -174,7 +171,6 @@ const (
 	loadStep  = 20
 )
 
-// SetLoad sets the processor load of a node, in percent.
 func (m *Machine) SetLoad(id api.NodeID, cpu uint8) Result {
 	n := m.nodes[id]
 	if n != nil && n.self != nil && max(cpu, n.load)-min(cpu, n.load) >= loadStep && m.fx.Now.Sub(n.loadAt) >= loadEvery {
@@ -373,7 +369,7 @@ func (m *Machine) HasNews() bool { return m.routes.Fresh() }
 // all, it reports everything. news is false if it only repeats digests.
 func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool) {
 	m.whole = m.whole || all
-	if !m.leases.used() {
+	if m.leases.blocks == nil && len(m.leases.waiting) == 0 {
 		return nil, false
 	}
 	lost := m.sent != 0

@@ -302,7 +302,7 @@ func TestSilentNodeIsNotAskedAndRepeatsItsSubscriptions(t *testing.T) {
 	}
 }
 
-func TestMeasuresAreToldUntilTheNodeHasThem(t *testing.T) {
+func TestMeasuresAreSentUntilTheNodeHasThem(t *testing.T) {
 	r := newRig(t)
 	r.shares(1, share)
 	r.speaks("n0")

@@ -109,7 +109,7 @@ func (o Offer) aggregate(in Supply) api.Aggregate {
 }
 
 func (s *sums) add(cand *sched.Candidate, detail string) {
-	free := atLeastZero(cand.Free)
+	free := cand.Free.Max(api.Resources{})
 	s.Nodes++
 	if slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return r.Network }) {
 		s.overlay++
@@ -233,5 +233,3 @@ func parts(r api.Resources) [5]int64 {
 func resources(p [5]int64) api.Resources {
 	return api.Resources{MilliCPU: p[0], MemoryMB: p[1], StorageMB: p[2], InMbit: p[3], OutMbit: p[4]}
 }
-
-func atLeastZero(r api.Resources) api.Resources { return r.Max(api.Resources{}) }

@@ -82,13 +82,11 @@ func (m *Machine) Start() {
 
 var reportKey = effects.Key{Kind: effects.Report}
 
-// Up reports whether the stream from the root is up.
 func (m *Machine) Up() bool { return m.up }
 
 // Gen returns the generation of the root's desired set that was applied last.
 func (m *Machine) Gen() api.Generation { return m.gen }
 
-// Digests returns the digests of the desired set and of all observations.
 func (m *Machine) Digests() (desired, observed api.Digest) { return m.wanted, m.known }
 
 // SetUp records that the stream from the root opened or ended.

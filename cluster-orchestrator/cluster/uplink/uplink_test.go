@@ -163,7 +163,7 @@ func TestRootMayAskForAll(t *testing.T) {
 	}
 }
 
-func TestDesiredSetStartsFromWhatIsHeld(t *testing.T) {
+func TestTheStreamResumesFromTheAppliedGeneration(t *testing.T) {
 	r := newRig(t, Offer{})
 	if len(r.hellos) != 1 || r.hellos[0].Since != 0 {
 		t.Fatalf("at the start %+v is sent, want a request for all", r.hellos)
@@ -293,7 +293,7 @@ func supply(free ...int64) Supply {
 	return s
 }
 
-func TestOfferLimitsWhatTheRootLearns(t *testing.T) {
+func TestTheOfferLimitsTheReportedDetail(t *testing.T) {
 	s := supply(4000, 3000, 1000)
 	full := Offer{}.aggregate(s)
 	if full.Nodes != 3 || *full.Overlay != 2 || full.Free.MilliCPU != 8000 || full.Largest.MilliCPU != 4000 || len(full.Slots) != 2 || len(full.Hull) == 0 {

@@ -55,7 +55,6 @@ type instance struct {
 	checks    checks
 }
 
-// New makes a Machine without instances.
 func New(fx *effects.Sink) *Machine {
 	return &Machine{fx: fx, instances: map[api.InstanceID]*instance{}}
 }
@@ -72,7 +71,6 @@ func (m *Machine) of(id api.InstanceID, e api.Epoch) *instance {
 	return in
 }
 
-// Watch begins or ends the checks of an instance.
 func (m *Machine) Watch(id api.InstanceID, on bool) {
 	watched := &m.watched[sched.SeedOf("check", id)%checkSlots]
 	if !on {
@@ -86,7 +84,6 @@ func (m *Machine) Watch(id api.InstanceID, on bool) {
 	m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Check}, m.fx.Now.Add(CheckEvery/checkSlots))
 }
 
-// Watched reports whether an instance is checked.
 func (m *Machine) Watched(id api.InstanceID) bool {
 	return m.watched[sched.SeedOf("check", id)%checkSlots][id]
 }
@@ -99,7 +96,6 @@ func (m *Machine) Size() (watched, known int) {
 	return watched, len(m.instances)
 }
 
-// Drop ends the checks of an instance and drops its state.
 func (m *Machine) Drop(id api.InstanceID) {
 	m.Watch(id, false)
 	delete(m.instances, id)

@@ -58,7 +58,7 @@ func TestMissingInstancesGetTheLowestNumbers(t *testing.T) {
 	}
 }
 
-func TestSurplusIsWhatIsMissedLeast(t *testing.T) {
+func TestSurplusPrefersInstancesThatDoNotRun(t *testing.T) {
 	m := newShop(4)
 	m.run()
 	m.Become(web.Instance(1), api.Failed, api.ReasonExited, "")
@@ -101,7 +101,7 @@ func TestANewSLAIsRolledOutOneByOne(t *testing.T) {
 	}
 }
 
-func TestARequestChangesWhatDiffers(t *testing.T) {
+func TestApplyChangesOnlyServicesThatDiffer(t *testing.T) {
 	m := newShop(2)
 	m.TakeChanged()
 	rev := m.rev
@@ -172,7 +172,7 @@ func TestAnApplicationIsRemovedWithItsLastInstance(t *testing.T) {
 	}
 }
 
-func TestASecondPlacementBecomesTheFirst(t *testing.T) {
+func TestASuccessfulTrialReplacesThePlacement(t *testing.T) {
 	m := newShop(1)
 	m.run()
 	id := web.Instance(0)
@@ -191,7 +191,7 @@ func TestASecondPlacementBecomesTheFirst(t *testing.T) {
 	}
 }
 
-func TestADryRunSharesNothingThatChanges(t *testing.T) {
+func TestADryRunDoesNotChangeTheOriginal(t *testing.T) {
 	m := newShop(2)
 	m.run()
 	before, _ := json.Marshal([]any{m.App(shop), m.Get(web.Instance(0)), m.Get(web.Instance(1))})
@@ -213,7 +213,7 @@ func TestADryRunSharesNothingThatChanges(t *testing.T) {
 	}
 }
 
-func TestWhatARecordSaysAboutUnknownClustersIsRemoved(t *testing.T) {
+func TestReferencesToUnknownClustersAreRemoved(t *testing.T) {
 	known := func(id api.ClusterID) bool { return id == "a" || id == "b" }
 	for name, c := range map[string]struct{ saved, want Instance }{
 		"its cluster is gone":           {Instance{Cluster: "x", State: api.Running}, Instance{State: api.Requested}},

@@ -8,7 +8,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 )
 
-// ViewApp returns an application as the API shows it.
 func (m *Machine) ViewApp(id api.AppID) api.App {
 	a := m.apps[id]
 	v := api.App{
@@ -82,7 +81,6 @@ func (s *service) versions() []api.Version {
 	return out
 }
 
-// ViewService returns a service as the API shows it, and whether an application has it.
 func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	s := m.services[id]
 	if s == nil || s.app == nil {

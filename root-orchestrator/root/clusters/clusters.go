@@ -70,7 +70,6 @@ type cluster struct {
 	capped      string     // the values in that event
 }
 
-// New returns a Machine without clusters.
 func New(cfg Config) *Machine { return &Machine{cfg: cfg, clusters: map[api.ClusterID]*cluster{}} }
 
 // Begin begins a step. now excludes pauses of the process, wall does not.
@@ -106,10 +105,8 @@ func (m *Machine) Start(id api.ClusterID, gen api.Generation) {
 	m.timers.Set(Due{DueSilence, id}, m.now.Add(m.cfg.Dead))
 }
 
-// IDs returns the clusters' ids, sorted.
 func (m *Machine) IDs() []api.ClusterID { return step.Keys(m.clusters) }
 
-// Known reports whether the cluster exists.
 func (m *Machine) Known(id api.ClusterID) bool { return m.clusters[id] != nil }
 
 // Check returns ErrNotFound if the cluster does not exist.
@@ -170,14 +167,12 @@ func (m *Machine) known(ids []api.ClusterID) []api.ClusterID {
 	return slices.DeleteFunc(ids, func(id api.ClusterID) bool { return !m.Known(id) })
 }
 
-// Saved sets the revision of a cluster and returns its record.
 func (m *Machine) Saved(id api.ClusterID, rev api.Revision) Record {
 	r := &m.clusters[id].record
 	r.Revision = rev
 	return *r
 }
 
-// Info returns the info with which the cluster joined.
 func (m *Machine) Info(id api.ClusterID) api.ClusterInfo { return m.clusters[id].record.Info }
 
 // View returns a cluster as the API shows it, without its shares. Heard is a time without pauses of

@@ -185,7 +185,7 @@ func TestStoresFromBeforeGrants(t *testing.T) {
 }
 
 // A kind of nodes without known bandwidth differs from one with 0 Mbit/s.
-func TestUnknownBandwidthIsAKindOfItsOwn(t *testing.T) {
+func TestUnknownBandwidthIsASeparateKind(t *testing.T) {
 	m := newMachine(t, api.ClusterInfo{ID: "a"})
 	a := api.Aggregate{Nodes: 3, BandwidthUnknown: 3, Slots: []api.Slot{{Nodes: 3, BandwidthUnknown: 3}}}
 	m.Report(&wire.Report{Cluster: "a", Boot: 1, Seq: 1, Aggregate: a})

@@ -73,7 +73,6 @@ func (m *Machine) Touch(id api.ClusterID, next func() api.Generation) {
 	}
 }
 
-// Put adds an instance to the set, or replaces the digest of its assignment.
 func (m *Machine) Put(id api.ClusterID, in api.InstanceID, digest api.Digest) {
 	d := &m.clusters[id].desired
 	d.assign(in, digest)
@@ -122,12 +121,10 @@ func (m *Machine) Has(id api.ClusterID, in api.InstanceID) bool {
 	return ok
 }
 
-// Assigned returns the instances in the cluster's set, sorted by id.
 func (m *Machine) Assigned(id api.ClusterID) []api.InstanceID {
 	return step.Keys(m.clusters[id].desired.assigned)
 }
 
-// Instances returns how many instances are in the cluster's set.
 func (m *Machine) Instances(id api.ClusterID) int { return len(m.clusters[id].desired.assigned) }
 
 // Leave waits for the cluster to confirm that nothing is left of an instance that was dropped.
@@ -160,7 +157,6 @@ func (m *Machine) Confirmed(id api.ClusterID, gen api.Generation) (out []api.Ins
 	return out
 }
 
-// Generation returns the generation and the digest of the cluster's set.
 func (m *Machine) Generation(id api.ClusterID) (api.Generation, api.Digest) {
 	d := &m.clusters[id].desired
 	return d.gen, d.digest

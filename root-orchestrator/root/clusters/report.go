@@ -45,7 +45,6 @@ func (m *Machine) Report(r *wire.Report) (out Reported) {
 	return out
 }
 
-// Answer returns the acknowledgement of a report.
 func (m *Machine) Answer(r *wire.Report) wire.ReportAck {
 	return wire.ReportAck{Boot: r.Boot, Seq: r.Seq, Gen: m.clusters[r.Cluster].desired.gen, Dead: m.cfg.Dead}
 }

@@ -97,7 +97,6 @@ type Facts struct {
 	Places        uint64
 }
 
-// Facts returns the facts of a cluster.
 func (m *Machine) Facts(id api.ClusterID) Facts {
 	cl := m.clusters[id]
 	return Facts{cl.live(), cl.aggregate.Free, cl.aggregate.Largest, cl.aggregate.Yields, cl.kinds, cl.places}

@@ -90,7 +90,6 @@ type tenant struct {
 	hosted    recent
 }
 
-// NewLimiter returns a Limiter for a log of the given capacity.
 func NewLimiter(capacity int) *Limiter {
 	return &Limiter{capacity: capacity, clusters: map[api.ClusterID]*cluster{}, instances: map[api.InstanceID]*limit{}}
 }
@@ -100,13 +99,10 @@ func (l *Limiter) AddCluster(id api.ClusterID) {
 	l.clusters[id] = &cluster{tenants: map[api.Tenant]*tenant{}}
 }
 
-// RemoveCluster removes a cluster's limits.
 func (l *Limiter) RemoveCluster(id api.ClusterID) { delete(l.clusters, id) }
 
-// AddInstance begins to limit the events of an instance.
 func (l *Limiter) AddInstance(id api.InstanceID) { l.instances[id] = nil }
 
-// RemoveInstance removes an instance's limit.
 func (l *Limiter) RemoveInstance(id api.InstanceID) { delete(l.instances, id) }
 
 // Hosted sets how many instances a cluster has.

@@ -189,7 +189,7 @@ func TestEventsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-func TestEventsOfWhatWasRemovedAreNotLimited(t *testing.T) {
+func TestEventsOfRemovedObjectsAreNotLimited(t *testing.T) {
 	r := newRoot(4096, "a")
 	one := r.host("a", "acme", 1)[0]
 	for range 2 * perInstance {

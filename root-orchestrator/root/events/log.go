@@ -38,7 +38,6 @@ type clusterEvents struct {
 	tenants map[api.Tenant][]api.Revision // ascending
 }
 
-// NewLog returns an empty log with the given capacity.
 func NewLog(capacity int) *Log {
 	return &Log{capacity: capacity, clusters: map[api.ClusterID]*clusterEvents{}}
 }

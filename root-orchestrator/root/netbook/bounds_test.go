@@ -95,7 +95,7 @@ func TestSubscriptionsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	}
 	said := 0
 	for _, e := range w.events {
-		if strings.Contains(e.Detail, "than are kept") && e.Tenant == "acme" {
+		if strings.Contains(e.Detail, "have reached the limit of subscriptions") && e.Tenant == "acme" {
 			said++
 		}
 	}

@@ -119,7 +119,6 @@ type cluster struct {
 	resync       interest.Resync
 }
 
-// New returns a Machine without clusters.
 func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, holders: map[netip.Prefix]api.ClusterID{}, clusters: map[api.ClusterID]*cluster{},

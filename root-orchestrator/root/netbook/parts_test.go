@@ -194,9 +194,9 @@ func wanting(many, each int) (parts []wire.ClusterNet) {
 	return parts
 }
 
-// TestPartsCostWhatTheyHave lists the same subscriptions in few parts and in many. The cost must be
+// TestTheCostOfPartsIsThatOfTheirContent lists the same subscriptions in few parts and in many. The cost must be
 // the same.
-func TestPartsCostWhatTheyHave(t *testing.T) {
+func TestTheCostOfPartsIsThatOfTheirContent(t *testing.T) {
 	const many = 5000
 	w := newWorld(t, "a")
 	cl := w.book.clusters["a"]

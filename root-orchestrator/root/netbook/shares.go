@@ -230,7 +230,7 @@ func (c *call) claimShares(cl *cluster, have []netip.Prefix) {
 		}
 		switch {
 		case c.holders[p] != "":
-			c.event(cl, "", fmt.Sprintf("gives up %s of the instance network, which is cluster %s's", p, c.holders[p]))
+			c.event(cl, "", fmt.Sprintf("must return share %s of the instance network, which belongs to cluster %s", p, c.holders[p]))
 		case len(cl.shares) >= c.sharesPerCluster() || c.blocks.Mark(p) != nil:
 		default:
 			c.give(cl, p)

@@ -66,7 +66,7 @@ func TestSharesComeAheadOfNeedAndRest(t *testing.T) {
 
 // Each cluster gets at most a quarter of the network, and the last eighth is for clusters without a
 // share.
-func TestNoFewClustersTakeTheWholeNetwork(t *testing.T) {
+func TestAFewClustersCannotTakeTheWholeNetwork(t *testing.T) {
 	w := newWorld(t, "a", "b", "c", "d", "e")
 	for _, id := range []api.ClusterID{"a", "b", "c", "d"} {
 		w.net(id, wire.ClusterNet{Whole: true, Subnets: 1_000_000})

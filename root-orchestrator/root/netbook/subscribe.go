@@ -67,7 +67,7 @@ func (c *call) mayAdd(cl *cluster, w wire.Subscription) bool {
 	}
 	if !cl.full[t] && len(cl.full) < maxFull {
 		cl.full[t] = true
-		c.event(cl, t, fmt.Sprintf("its nodes subscribe to more services and addresses of other clusters than are kept: %d of %d, for this tenant %d of %d; more are not answered",
+		c.event(cl, t, fmt.Sprintf("its nodes have reached the limit of subscriptions to services and addresses of other clusters: %d of %d, of this tenant %d of %d; further ones are not answered",
 			all, maxSubscriptions, cl.perTenant[t], maxSubscriptionsPerTenant))
 	}
 	return false

@@ -46,7 +46,6 @@ func (m *Machine) NextUnasked() (id api.InstanceID, ok bool) {
 	return id, ok
 }
 
-// Question returns the instance that the open question with the key is about.
 func (m *Machine) Question(key string) (api.InstanceID, bool) { return m.exchange.About(key) }
 
 // Answered decides by the external scheduler's answer: the first cluster in it that still fits gets

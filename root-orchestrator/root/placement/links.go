@@ -133,7 +133,6 @@ type withAffinity struct {
 
 func (p withAffinity) Score(f sched.Facts) float64 { return p.Plugin.Score(f) + p.to[f.Cluster] }
 
-// plugin returns the plugin that ranks the clusters for the instance.
 func (m *Machine) plugin(in Instance) sched.Plugin {
 	to := map[api.ClusterID]float64{}
 	for _, k := range m.of(in.ID).links.relations {

@@ -153,7 +153,6 @@ type Due struct {
 	Cluster  api.ClusterID
 }
 
-// New returns a Machine without any state.
 func New(cfg Config) *Machine {
 	return &Machine{
 		cfg:       cfg,
@@ -184,10 +183,8 @@ func (m *Machine) Pop(now time.Time) (Due, bool) {
 	return d, ok
 }
 
-// SetFacts replaces a cluster's facts.
 func (m *Machine) SetFacts(id api.ClusterID, f Facts) { m.facts[id] = f }
 
-// SetCandidate adds or replaces a cluster's candidate.
 func (m *Machine) SetCandidate(c sched.Candidate) { m.table.Put(c) }
 
 // Candidate returns a cluster's candidate, or nil. It is only read.
@@ -244,7 +241,6 @@ func (m *Machine) RemoveService(id api.ServiceID) {
 	}
 }
 
-// Add adds an instance.
 func (m *Machine) Add(id api.InstanceID) {
 	m.instances[id] = &instance{}
 	m.of(id).instances++
@@ -296,13 +292,11 @@ func (m *Machine) Peers(id api.ServiceID) map[string]int {
 	return nil
 }
 
-// Waits reports whether an instance waits for a place.
 func (m *Machine) Waits(id api.InstanceID) bool { return m.waiting.Has(id) }
 
 // Waiting returns how many instances wait for a place.
 func (m *Machine) Waiting() int { return m.waiting.Len() }
 
-// Wait puts an instance into the queue.
 func (m *Machine) Wait(in Instance) { m.waiting.Add(in.ID, in.Spec.Urgency()) }
 
 // StopWaiting removes an instance from the queue and cancels its question and its timer.

@@ -25,7 +25,6 @@ type Snapshot struct {
 	yields    []api.Yield
 }
 
-// Snapshot returns the present state of a cluster.
 func (m *Machine) Snapshot(id api.ClusterID) Snapshot {
 	return Snapshot{*m.Candidate(id), m.facts[id].Yields}
 }

@@ -219,12 +219,7 @@ func wouldHelp(r *api.Rejection) string {
 		if r.Short == "" {
 			return "have the distance measured or configured: " + r.Have
 		}
-	}
-	switch r.Constraint {
-	case sched.ConstraintGeo:
-		return "join a node that is nearer, or raise the threshold" + by(r.Short)
-	case sched.ConstraintLatency:
-		return "join a node that is nearer, or raise the latency threshold" + by(r.Short)
+		return fmt.Sprintf("join a node that is nearer, or raise the threshold of %s by %s", r.Constraint, r.Short)
 	case sched.ConstraintSpread:
 		return "raise the limit of spread, or join another cluster or node"
 	case sched.ConstraintAntiAffinity:
@@ -233,13 +228,6 @@ func wouldHelp(r *api.Rejection) string {
 		return "wait: the cluster is asked again after a pause"
 	}
 	return ""
-}
-
-func by(short string) string {
-	if short == "" {
-		return ""
-	}
-	return " by " + short
 }
 
 func clusterName(name string) string {

@@ -8,7 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-func TestUnknownBandwidthSaysHowToStateIt(t *testing.T) {
+func TestUnknownBandwidthIsExplainedWithItsFix(t *testing.T) {
 	w := api.Why{Root: api.Explanation{Considered: 1, Nearest: &api.Rejection{
 		Constraint: sched.ConstraintBandwidthIn, Need: "5 Mbit/s", Have: "unknown bandwidth on 3 of its nodes",
 	}}}

@@ -44,7 +44,7 @@ func ask(within time.Duration) sched.Ask {
 	}
 }
 
-func TestServiceAnswers(t *testing.T) {
+func TestAnswersOfAnExternalScheduler(t *testing.T) {
 	o := service(t, func(w http.ResponseWriter, a sched.Ask) {
 		if a.Seed != 1<<63+1 || len(a.Candidates) != 2 || a.Request.ID != "acme/a.b.c.d#0" {
 			t.Errorf("the service received %+v", a)

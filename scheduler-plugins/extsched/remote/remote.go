@@ -50,7 +50,6 @@ func New(text string) (*Client, error) {
 // Name returns the URL without its password.
 func (c *Client) Name() string { return c.name }
 
-// Close closes idle connections.
 func (c *Client) Close(context.Context) error {
 	c.http.CloseIdleConnections()
 	return nil

@@ -37,7 +37,6 @@ type Policy struct {
 	Nodes   map[api.NodeID]Caps // in place of Default
 }
 
-// Of returns the caps of one node.
 func (p Policy) Of(id api.NodeID) Caps {
 	if c, ok := p.Nodes[id]; ok {
 		return c

@@ -21,7 +21,7 @@ func claims() api.NodeInfo {
 	}
 }
 
-func TestWhatIsAboveACapCountsAsTheCap(t *testing.T) {
+func TestReportsAboveACapCountAsTheCap(t *testing.T) {
 	has := claims()
 	counts, capped := Caps{
 		Most:    api.Resources{MilliCPU: 8000, MemoryMB: 8192, StorageMB: 1000, InMbit: 100, OutMbit: 20},
@@ -51,7 +51,7 @@ func TestWhatIsAboveACapCountsAsTheCap(t *testing.T) {
 	}
 }
 
-func TestWithinItsCapsANodeCountsAsItClaims(t *testing.T) {
+func TestAReportWithinTheCapsIsUsed(t *testing.T) {
 	for name, caps := range map[string]Caps{
 		"none":  {},
 		"equal": {Most: claims().Capacity, Devices: map[string]int{"gpu": 2, "tpu": 1}, Runtimes: claims().Runtimes},
@@ -90,7 +90,7 @@ func TestPrivilegedCountsWhereTheOperatorAllowsIt(t *testing.T) {
 	}
 }
 
-func TestANodeOfItsOwnCapsHasThoseInstead(t *testing.T) {
+func TestCapsOfANodeReplaceTheDefaultCaps(t *testing.T) {
 	p := Policy{Default: Caps{Privileged: Deny}, Nodes: map[api.NodeID]Caps{"n1": {}}}
 	if p.Of("n1").Privileged != Allow || p.Of("n2").Privileged != Deny {
 		t.Errorf("n1 has %+v, n2 has %+v", p.Of("n1"), p.Of("n2"))

@@ -7,7 +7,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership/rollcall"
 )
 
-func TestWhoDoesNotAnswerIsMissed(t *testing.T) {
+func TestRollCallNamesNodesThatDoNotAnswer(t *testing.T) {
 	t0 := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(ms int) time.Time { return t0.Add(time.Duration(ms) * time.Millisecond) }
 	var r rollcall.Roll

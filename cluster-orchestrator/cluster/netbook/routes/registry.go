@@ -72,7 +72,6 @@ type member struct {
 	places map[Place]bool
 }
 
-// New returns an empty registry.
 func New(c api.ClusterID) *Registry {
 	return &Registry{
 		cluster: c, services: map[api.ServiceID]*service{}, names: interest.Names{}, owners: map[netip.Addr]map[api.ServiceID]int{},
@@ -94,19 +93,12 @@ func (b *Registry) NextRev() uint64 {
 // Ranges returns the installation's ranges; zero until the root has sent them.
 func (b *Registry) Ranges() wire.NetRanges { return b.ranges }
 
-// Shares returns the cluster's shares of the instance network.
 func (b *Registry) Shares() []netip.Prefix { return b.shares }
 
-// SetRanges sets the installation's ranges and the cluster's shares.
 func (b *Registry) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
 
 func (b *Registry) own(a netip.Addr) bool {
-	for _, p := range b.shares {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(b.shares, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // changed marks a resource of the cluster as changed for nodes and the root.
@@ -125,7 +117,6 @@ func (b *Registry) service(id api.ServiceID) *service {
 	return s
 }
 
-// SetSpec adds or changes an instance of the cluster.
 func (b *Registry) SetSpec(id api.InstanceID, spec Spec) {
 	s := b.service(id.Service())
 	old, had := s.specs[id]
@@ -145,7 +136,6 @@ func (b *Registry) SetSpec(id api.InstanceID, spec Spec) {
 	b.routeChanged(id.Service(), true)
 }
 
-// DropSpec removes an instance.
 func (b *Registry) DropSpec(id api.InstanceID) {
 	s := b.services[id.Service()]
 	if s == nil {
@@ -318,7 +308,6 @@ func (b *Registry) SetBackend(p Place, be api.Backend) {
 	b.routeChanged(id, true)
 }
 
-// PlacesOf returns the places with a backend of an instance.
 func (b *Registry) PlacesOf(id api.InstanceID) (out []Place) {
 	if s := b.services[id.Service()]; s != nil {
 		for _, p := range sorted(s.backends) {
@@ -377,7 +366,6 @@ func (b *Registry) Member(id api.NodeID) (api.Peer, bool) {
 	return api.Peer{}, false
 }
 
-// DropMember removes a node from the overlay network.
 func (b *Registry) DropMember(id api.NodeID) {
 	if m := b.members[id]; m != nil {
 		delete(b.members, id)
@@ -425,7 +413,6 @@ func (b *Registry) Subscribe(n api.NodeID, w wire.Subscription, until time.Time)
 	}
 }
 
-// Unsubscribe removes subscriptions of a node.
 func (b *Registry) Unsubscribe(n api.NodeID, all []wire.Subscription) {
 	for _, w := range all {
 		b.root.need(ref{Subscriber: n, Subscription: w}, false)

@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// TestWhatIsGoneLeavesNothing: 3,000 services come, get subscriptions of nodes and the root, and
+// TestRemovedObjectsLeaveNoState: 3,000 services come, get subscriptions of nodes and the root, and
 // go; then others. Package interest tests its own leftovers.
-func TestWhatIsGoneLeavesNothing(t *testing.T) {
+func TestRemovedObjectsLeaveNoState(t *testing.T) {
 	const many = 3000
 	b := New("munich")
 	tells := wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}}
@@ -90,9 +90,9 @@ func asking(many, each int) (parts []wire.RootNet) {
 	return parts
 }
 
-// TestPartsCostWhatTheyAsk: repeating all of the root's subscriptions costs the same in few
+// TestPartsCostInProportionToTheirSize: repeating all of the root's subscriptions costs the same in few
 // parts as in many.
-func TestPartsCostWhatTheyAsk(t *testing.T) {
+func TestPartsCostInProportionToTheirSize(t *testing.T) {
 	const many = 5000
 	b, rev := New("munich"), uint64(0)
 	cost := func(each int) float64 {

@@ -57,9 +57,9 @@ func (r *rootTwin) wanted() (d api.Digest) {
 	return d
 }
 
-// TestTheRootIsToldAllWhileItChanges: subscriptions, exports and addresses that fill several
+// TestResyncWithTheRootIncludesChangesMeanwhile: subscriptions, exports and addresses that fill several
 // reports change between the reports, and some reports are lost.
-func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
+func TestResyncWithTheRootIncludesChangesMeanwhile(t *testing.T) {
 	const many = 4000
 	rng := rand.New(rand.NewPCG(3, 4))
 	b := New("munich")
@@ -120,9 +120,9 @@ func TestTheRootIsToldAllWhileItChanges(t *testing.T) {
 	}
 }
 
-// TestAForeignNodeIsFoundWhereItIsNow: nodes of other clusters come, get other subnets, swap
+// TestANodeOfAnotherClusterIsFoundByItsNewAddress: nodes of other clusters come, get other subnets, swap
 // them and go, while a node subscribes to an address.
-func TestAForeignNodeIsFoundWhereItIsNow(t *testing.T) {
+func TestANodeOfAnotherClusterIsFoundByItsNewAddress(t *testing.T) {
 	b := New("munich")
 	here, there := netip.MustParsePrefix("10.17.0.0/26"), netip.MustParsePrefix("10.17.0.64/26")
 	one, other := api.PeerKey{1}, api.PeerKey{2}

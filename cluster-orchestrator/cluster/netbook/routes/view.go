@@ -61,7 +61,7 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 	for n := range nodes {
 		peers = append(peers, of(b.members[n]))
 	}
-	slices.SortFunc(peers, comparePeers)
+	slices.SortFunc(peers, func(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:]) })
 	return out, peers
 }
 
@@ -71,7 +71,13 @@ func bound(r *api.Route) {
 		return
 	}
 	slices.SortStableFunc(r.Backends, func(x, y api.Backend) int {
-		return cmp.Compare(boolInt(x.State != api.BackendUp), boolInt(y.State != api.BackendUp))
+		switch up := x.State == api.BackendUp; {
+		case up == (y.State == api.BackendUp):
+			return 0
+		case up:
+			return -1
+		}
+		return 1
 	})
 	r.Backends = r.Backends[:MaxBackends]
 	used := map[api.PeerKey]bool{}
@@ -80,15 +86,6 @@ func bound(r *api.Route) {
 	}
 	r.Peers = slices.DeleteFunc(r.Peers, func(p api.Peer) bool { return !used[p.Key] })
 }
-
-func boolInt(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-func comparePeers(a, b api.Peer) int { return slices.Compare(a.Key[:], b.Key[:]) }
 
 func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
