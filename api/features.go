@@ -1,16 +1,23 @@
 package api
 
-import "cmp"
+import (
+	"cmp"
+	"slices"
+)
 
 // The features of an SLA that a node announces in NodeInfo.Features. A node or cluster of an
 // earlier release announces none and would ignore the fields, so that it does not get such instances.
 const (
-	FeatureFiles = "files" // files besides those of the image
+	FeatureFiles         = "files"          // files besides those of the image
+	FeatureHealth        = "health"         // health checks
+	FeatureHealthCommand = "health_command" // health checks by a command in the workload
 )
 
 // featureTexts are the names of features for people.
 var featureTexts = map[string]string{
-	FeatureFiles: "files of the SLA",
+	FeatureFiles:         "files of the SLA",
+	FeatureHealth:        "health checks",
+	FeatureHealthCommand: "health checks by command",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -21,6 +28,12 @@ func (m Microservice) Features() []string {
 	var out []string
 	if len(m.Files) > 0 {
 		out = append(out, FeatureFiles)
+	}
+	if checks := m.Health.checks(); len(checks) > 0 {
+		out = append(out, FeatureHealth)
+		if slices.ContainsFunc(checks, func(c *Check) bool { return len(c.Command) > 0 }) {
+			out = append(out, FeatureHealthCommand)
+		}
 	}
 	return out
 }

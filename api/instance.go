@@ -60,6 +60,8 @@ const (
 	ReasonPreempted     Reason = "preempted"           // a more urgent instance took its place
 	ReasonNoDevice      Reason = "device_missing"      // the node no longer has the device
 	ReasonNoFiles       Reason = "files_unavailable"   // a config or secret of its files does not exist or cannot be fetched, or a file cannot be written
+	ReasonNotReady      Reason = "not_ready"           // it runs and gets no flows: its start-up or readiness check has not passed
+	ReasonUnhealthy     Reason = "unhealthy"           // its start-up or liveness check failed
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited

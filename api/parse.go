@@ -80,6 +80,7 @@ func (m *Microservice) complete() {
 	}
 	m.Devices, m.Connectivity = orNil(m.Devices), orNil(m.Connectivity)
 	m.Files, m.AddedFiles = orNil(slices.Concat(m.Files, m.AddedFiles)), nil
+	m.completeHealth()
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
 		if k.Type == antiAffinity {

@@ -37,11 +37,16 @@ func init() { // in init, because rules and table refer to each other
 		servicePath + "/files/*":       fileRule,
 		servicePath + "/added_files/*": fileRule,
 		addressesPath + "/instances":   rangesRule,
+		healthPath:                     healthRule,
 
 		appPath + "/application_name":           nameRule,
 		appPath + "/application_namespace":      nameRule,
 		servicePath + "/microservice_name":      nameRule,
 		servicePath + "/microservice_namespace": nameRule,
+
+		healthPath + "/startup":   checkRule,
+		healthPath + "/readiness": checkRule,
+		healthPath + "/liveness":  checkRule,
 
 		addressesPath:                        pairRule,
 		addressesPath + "/rr_ip_v6":          address6Rule,

@@ -61,6 +61,7 @@ type Microservice struct {
 	Devices      []Device       `json:"devices,omitempty"`  // devices of any other kind; none twice
 	Priority     string         `json:"priority,omitempty"` // one of Priorities; empty: "normal"
 	Connectivity []Connectivity `json:"connectivity,omitempty"`
+	Health       *Health        `json:"health,omitempty"` // nil: the image's HEALTHCHECK, if it has one
 }
 
 // NetworkAny is the value of `network` for services that may also run on nodes without an overlay

@@ -187,6 +187,11 @@ var fixPattern = map[string]string{
 	modePattern:     "octal digits in quotation marks: \"0440\"",
 	sourcePattern:   "NAME or NAME.KEY of the tenant's own; a name has lower-case letters, digits and inner hyphens",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
+
+	checkPathPattern:   fixCheckPath,
+	checkHeaderPattern: fixCheckHeader,
+	checkStatusPattern: fixCheckStatus,
+	checkGRPCPattern:   fixCheckGRPC,
 }
 
 var archNames = map[string]string{"x86_64": "amd64", "x86-64": "amd64", "x64": "amd64", "aarch64": "arm64", "armv7": "arm", "armv7l": "arm", "i386": "386"}

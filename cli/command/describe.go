@@ -191,6 +191,9 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	for _, l := range m.Connectivity {
 		d.line("Link", "%s", link(l))
 	}
+	for _, h := range healthLines(m.Health) {
+		d.line("Health", "%s", h)
+	}
 	var properties []string
 	for _, w := range []struct {
 		is   bool

@@ -71,6 +71,34 @@ func features(all []string) string {
 	return strings.Join(texts, ", ")
 }
 
+// healthLines describes the health checks of a service.
+func healthLines(h *api.Health) (out []string) {
+	if h == nil {
+		return nil
+	}
+	if h.None {
+		return []string{"no checks, not even that of the image"}
+	}
+	for _, k := range []struct {
+		kind  api.CheckKind
+		check *api.Check
+	}{{api.CheckStartup, h.Startup}, {api.CheckReadiness, h.Readiness}, {api.CheckLiveness, h.Liveness}} {
+		if k.check == nil {
+			continue
+		}
+		c := k.check.WithDefaults(k.kind)
+		s := fmt.Sprintf("%s by %s every %d s, within %d s; %d in a row fail it", k.kind, c, c.Interval, c.Timeout, c.Failures)
+		if c.InitialDelay > 0 {
+			s += fmt.Sprintf(", after %d s", c.InitialDelay)
+		}
+		if c.Successes > 1 {
+			s += fmt.Sprintf(", %d in a row pass it", c.Successes)
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
 // slot formats the capacity of one kind of node of a cluster.
 func slot(s api.Slot) string {
 	out := fmt.Sprintf("%s on %s, %d nodes, free %s, most on one %s", s.Runtime, s.Arch, s.Nodes, s.Free, s.Largest)

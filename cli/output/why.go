@@ -29,7 +29,11 @@ func Why(p Printer, w api.Why) error {
 	i := w.Instance
 	// An instance that was handed back still has a cluster, which may yet place it.
 	placed := i.Cluster != "" && i.State != api.Requested
-	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(StateOf(i))), p.Age(i.Since))
+	state := StateOf(i)
+	if i.State == api.Running && i.Reason != api.ReasonNone {
+		state += "," + string(i.Reason) // otherwise it would look as if it served
+	}
+	fmt.Fprintf(&b, "%s  %s %s", p.Short(string(i.ID)), p.Paint(StateStyle(i.State), strings.ToUpper(state)), p.Age(i.Since))
 	switch {
 	case placed:
 		fmt.Fprintf(&b, "   on cluster %s", i.Cluster)

@@ -456,3 +456,52 @@ func TestTheOldPlacementEndsWhenTheNewOneListens(t *testing.T) {
 		})
 	}
 }
+
+// The old placement of an instance with health checks stays until the new one has passed them, or for long
+// enough. What the netmanager finds out does not count.
+func TestWhatMovedOnlyEndsWhenTheNewPlacementIsHealthy(t *testing.T) {
+	for _, network := range []string{api.NetworkOverlay, api.NetworkHost} {
+		for name, c := range map[string]struct {
+			waits  time.Duration
+			passes bool
+			stays  bool
+		}{
+			"its checks do not pass yet":      {9 * time.Minute, false, true},
+			"its checks pass":                 {time.Minute, true, false},
+			"its checks do not pass for long": {11 * time.Minute, false, false},
+		} {
+			t.Run(network+", "+name, func(t *testing.T) {
+				w := newWorld(t, 0)
+				for _, id := range []api.NodeID{"n0", "n1"} {
+					info := nodeInfo(id, api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+					info.Network = network
+					w.nodes[id] = &twin{id: id, boot: 1, has: map[api.InstanceID]api.Observed{}, want: map[api.InstanceID]wire.Assignment{}}
+					w.step(JoinNode{Info: info})
+					w.speak(id)
+				}
+				w.wants(assignment(0, 1, spec(1, 100)))
+				w.beat()
+				first := w.at(0)
+				for _, n := range w.nodes {
+					n.slow, n.reason = true, api.ReasonNotReady
+				}
+				w.step(Drain{Node: first.Node})
+				w.beat()
+				second := w.expect(0, api.Running, w.at(0).Node)
+				if second.Node == first.Node || second.Reason != api.ReasonNotReady {
+					t.Fatalf("the new placement is %+v, want one on another node that is not ready", second)
+				}
+				w.pass(c.waits)
+				if to := w.nodes[second.Node]; c.passes {
+					to.slow, to.reason = false, api.ReasonNone
+					clear(to.has)
+					w.beat()
+				}
+				if got := w.nodes[first.Node].want[web.Instance(0)].Epoch == first.Epoch; got != c.stays {
+					t.Errorf("the old placement stays: %v, want %v", got, c.stays)
+				}
+				w.checkBooks()
+			})
+		}
+	}
+}

@@ -42,10 +42,11 @@ type twin struct {
 	gen       api.Generation
 	has       map[api.InstanceID]api.Observed
 	want      map[api.InstanceID]wire.Assignment
-	off       bool   // neither receives nor sends
-	slow      bool   // its instances do not listen
-	answers   bool   // it answers roll calls
-	said      uint64 // number of its netmanager's last message
+	off       bool       // neither receives nor sends
+	slow      bool       // its instances do not listen
+	reason    api.Reason // of its instances that run
+	answers   bool       // it answers roll calls
+	said      uint64     // number of its netmanager's last message
 	got       []any
 }
 
@@ -147,7 +148,7 @@ func (n *twin) settle() {
 	}
 	for id, a := range n.want {
 		if o := n.has[id]; o.Epoch != a.Epoch {
-			n.has[id] = api.Observed{Instance: id, Epoch: a.Epoch, State: api.Running, Node: n.id, Ready: !n.slow}
+			n.has[id] = api.Observed{Instance: id, Epoch: a.Epoch, State: api.Running, Reason: n.reason, Node: n.id, Ready: !n.slow}
 		}
 	}
 }

@@ -82,6 +82,12 @@ func (c *Client) Drain(ctx context.Context, k wire.Key) error {
 	return c.do(ctx, http.MethodPost, At(k, "/drain"), nil, nil)
 }
 
+// SetReady sets whether a workload with health checks gets new flows. An unknown workload is not an
+// error.
+func (c *Client) SetReady(ctx context.Context, k wire.Key, ready bool) error {
+	return c.do(ctx, http.MethodPut, At(k, "/ready"), wire.ReadyRequest{Ready: ready}, nil)
+}
+
 // Attachments returns all attachments in the order of their keys.
 func (c *Client) Attachments(ctx context.Context) ([]wire.Attached, error) {
 	var all wire.Attachments

@@ -176,6 +176,7 @@ var modules = []struct {
 	{"github.com/containerd", []string{"node-engine/runtime"}, "containers"},
 	{"github.com/creack/pty", []string{"node-engine/runtime/process"}, "terminals of execs"},
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "parses image references as containerd does"},
+	{"google.golang.org/grpc", []string{"node-engine/checks"}, "health checks by gRPC; containerd's client requires it"},
 	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd encodes the extensions of containers with it"},
 	{"github.com/opencontainers", []string{"node-engine/runtime", "node-engine/devices"}, "the formats of images and containers"},
 	{"tags.cncf.io/container-device-interface", []string{"node-engine/devices"}, "CDI: vendors' descriptions of devices for containers"},

@@ -88,6 +88,8 @@ type WorkloadOrderHandler interface {
 	Start(StartWorkload)
 	Stop(StopWorkload)
 	Update(UpdateFiles)
+	Kill(KillWorkload)
+	SetReady(ReadyWorkload)
 	Detach(DetachWorkload)
 	Guard(GuardWorkload)
 }
@@ -106,6 +108,12 @@ func (o StopWorkload) Deliver(h WorkloadOrderHandler) { h.Stop(o) }
 
 // Deliver calls h.Update.
 func (o UpdateFiles) Deliver(h WorkloadOrderHandler) { h.Update(o) }
+
+// Deliver calls h.Kill.
+func (o KillWorkload) Deliver(h WorkloadOrderHandler) { h.Kill(o) }
+
+// Deliver calls h.SetReady.
+func (o ReadyWorkload) Deliver(h WorkloadOrderHandler) { h.SetReady(o) }
 
 // Deliver calls h.Detach.
 func (o DetachWorkload) Deliver(h WorkloadOrderHandler) { h.Detach(o) }

@@ -9,7 +9,7 @@ import (
 
 // Attach attaches a created workload to the network: PUT /v1/attachments on the netmanager's unix
 // socket. DELETE /v1/attachments/<instance>/<epoch> detaches it, POST …/drain makes it a draining
-// backend. A repeated request with the same key, even with another NetNS, gets the same address.
+// backend, PUT …/ready with a ReadyRequest sets whether a Checked one is ready. A repeated request with the same key, even with another NetNS, gets the same address.
 type Attach struct {
 	Key
 	NetNS        string               `json:"netns"` // path of the workload's network namespace: "/proc/4711/ns/net"
@@ -18,6 +18,14 @@ type Attach struct {
 	BandwidthOut int64                `json:"bandwidth_out,omitempty"` // Mbit/s
 	Access       api.Access           `json:"access"`
 	Addresses    api.ServiceAddresses `json:"addresses"`
+	// Checked means that the node engine's health checks decide whether the workload is ready, by
+	// PUT …/ready, and not whether it listens.
+	Checked bool `json:"checked,omitempty"`
+}
+
+// ReadyRequest sets whether a workload with health checks gets new flows.
+type ReadyRequest struct {
+	Ready bool `json:"ready"`
 }
 
 type Attached struct {
@@ -25,8 +33,9 @@ type Attached struct {
 	Address  netip.Addr `json:"address"`   // IPv4
 	Address6 netip.Addr `json:"address_6"` // see NetRanges.To6
 	MTU      int        `json:"mtu"`
-	Ready    bool       `json:"ready,omitempty"` // it listens and is reachable; it may open flows before that
-	Error    string     `json:"error,omitempty"` // in Attachments: why it is no longer attached
+	Ready    bool       `json:"ready,omitempty"`   // it listens, or is ready by its health checks, and is reachable; it may open flows before that
+	Checked  bool       `json:"checked,omitempty"` // as in Attach; netmanagers of earlier releases ignore it
+	Error    string     `json:"error,omitempty"`   // in Attachments: why it is no longer attached
 }
 
 // Attachments answers GET /v1/attachments.

@@ -260,6 +260,18 @@ type (
 		Key
 		Grace time.Duration
 	}
+	// KillWorkload ends the processes of a workload that failed a health check, and keeps its
+	// remains, as if it had exited. A Grace of 0 kills it at once.
+	KillWorkload struct {
+		Key
+		Attempt int
+		Grace   time.Duration
+	}
+	// ReadyWorkload sets whether a workload with health checks gets new flows.
+	ReadyWorkload struct {
+		Key
+		Ready bool
+	}
 	// DetachWorkload detaches a workload that has ended from the overlay network, which frees its
 	// address, and keeps its logs.
 	DetachWorkload struct{ Key }
@@ -295,4 +307,7 @@ type WorkloadEvent struct {
 	Ready    bool              // flows of others can reach it
 	Spec     *api.Microservice // set if the runtime found the workload when it started
 	Devices  []string          // the devices that it was created with; set with Spec
+	// ImageHealth is the HEALTHCHECK of its image, if its SLA has no health checks. Set when it
+	// runs.
+	ImageHealth *api.Health
 }

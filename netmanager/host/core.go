@@ -135,9 +135,14 @@ func keepAs(in overlay.Input) any {
 		return in.Key
 	case overlay.Ready, overlay.Exited:
 		return in
+	case overlay.SetReady:
+		return setReadyOf{in.Key}
 	}
 	return nil
 }
+
+// setReadyOf is the key of kept SetReady inputs: the newest of a workload counts.
+type setReadyOf struct{ wire.Key }
 
 // Post queues an input for the core. It does not block.
 func (c *Core) Post(in overlay.Input) { c.Offer(in) }

@@ -73,7 +73,7 @@ func (s *Server) Attach(ctx context.Context, a wire.Attach) (wire.Attached, erro
 	if err := s.Executor.Connect(ctx, at.Address); err != nil {
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
 	}
-	if !at.Ready {
+	if !at.Ready && !a.Checked {
 		s.Listening.Watch(a)
 	}
 	s.Exits.Watch(a)
@@ -161,6 +161,14 @@ func (s *Server) Drain(ctx context.Context, k wire.Key) error {
 		return err
 	}
 	return cmp.Or(s.peersConfirmed(ctx), saved)
+}
+
+// SetReady implements socket.Overlay. It returns when the kernel has the new routes.
+func (s *Server) SetReady(ctx context.Context, k wire.Key, ready bool) error {
+	if err := s.Core.Learn(ctx, overlay.SetReady{Key: k, Ready: ready}); err != nil {
+		return err
+	}
+	return s.followed(ctx)
 }
 
 // How long a drain waits for peers to confirm it, and how often it checks.

@@ -56,11 +56,11 @@ func (c *Core) drain(k wire.Key) {
 	}
 }
 
-// setState applies a change of an attachment's state. It notifies peers if the attachment is draining or
-// an earlier notice had it. When it becomes ready for the first time, the cluster informs them.
+// setState applies a change of an attachment's state. It notifies peers if the attachment takes no new
+// flows any more or an earlier notice had it. When it becomes ready for the first time, the cluster informs them.
 func (c *Core) setState(a endpoints.Attachment) {
 	c.table.Touched.Services.Add(a.Service())
-	if a.Draining || c.notices.Has(a.Address) {
+	if a.Draining || a.Unready || c.notices.Has(a.Address) {
 		c.notices.Set(c.now, a.Address, a.Attach.Key, stateOf(a))
 	}
 }

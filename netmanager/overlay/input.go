@@ -50,6 +50,12 @@ type (
 		wire.Key
 		NetNS string
 	}
+	// SetReady sets whether new flows to its service may go to a workload whose health checks
+	// decide that. It is ignored for other workloads.
+	SetReady struct {
+		wire.Key
+		Ready bool
+	}
 	// Detach removes a workload from the network. It may be attached or not.
 	Detach struct{ wire.Key }
 	// Drain stops new flows to a workload that will be stopped.
@@ -127,6 +133,15 @@ type (
 
 func (in Ready) apply(c *Core) {
 	if a, ok := c.endpoints.Ready(in.Key, in.NetNS); ok {
+		c.setState(a)
+	}
+}
+
+func (in SetReady) apply(c *Core) {
+	if a, ok := c.endpoints.SetReady(in.Key, in.Ready); ok {
+		if !in.Ready {
+			c.retryUnanswered(a.Address)
+		}
 		c.setState(a)
 	}
 }

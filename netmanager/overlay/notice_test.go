@@ -173,6 +173,40 @@ func TestANewAttemptGetsNewFlows(t *testing.T) {
 	}
 }
 
+// A workload with health checks gets flows only while they say so. Peers learn at once when it is not
+// ready any more, and when it is ready again.
+func TestFlowsFollowHealthChecks(t *testing.T) {
+	w := worldWithPeer(t)
+	web := attachOf("web", 5, 7)
+	web.Checked = true
+	w.step(web)
+	if eff := w.step(listens(web)); len(eff.Save)+len(eff.Send) > 0 || len(w.c.View().Unready()) != 1 {
+		t.Errorf("it listens: %+v, and %d are watched, want no effect and only the other one watched", eff, len(w.c.View().Unready()))
+	}
+	for i, c := range []struct {
+		ready bool
+		want  []string
+	}{
+		{true, nil}, {true, nil}, // the cluster announces it
+		{false, []string{"1: 10.16.0.3@7 is 1", "2: 10.16.0.3@7 is 1"}},
+		{true, []string{"1: 10.16.0.3@7 is 0", "2: 10.16.0.3@7 is 0"}},
+	} {
+		got := notices(w.step(SetReady{web.Key, c.ready}))
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("step %d, ready %t: peers got %q, want %q", i, c.ready, got, c.want)
+		}
+		if at, _ := w.c.View().Attached(web.Key); at.Ready != c.ready || !at.Checked {
+			t.Errorf("step %d: attached as %+v, want ready %t", i, at, c.ready)
+		}
+		w.checkIndexes()
+	}
+	w.restart()
+	if at, _ := w.c.View().Attached(web.Key); !at.Ready {
+		t.Errorf("after a restart it is %+v, want ready as before", at)
+	}
+}
+
 func TestANoticeOfAPeerOverridesOlderRecords(t *testing.T) {
 	w := worldWithPeer(t)
 	w.leadsTo(1, 2)

@@ -19,13 +19,14 @@ func (v View) Attached(k wire.Key) (a wire.Attached, ok bool) {
 	if !ok {
 		return a, false
 	}
-	return wire.Attached{Key: k, Address: at.Address, Address6: v.To6(at.Address), MTU: v.cfg.MTU, Ready: at.Ready}, true
+	return wire.Attached{Key: k, Address: at.Address, Address6: v.To6(at.Address), MTU: v.cfg.MTU, Ready: at.Serving(), Checked: at.Attach.Checked}, true
 }
 
-// Unready lists the attachments that do not listen yet, sorted by key.
+// Unready lists the attachments that do not listen yet, sorted by key, except those whose health checks
+// decide whether they are ready.
 func (v View) Unready() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
-		if !a.Ready {
+		if !a.Ready && !a.Attach.Checked {
 			out = append(out, a.Attach)
 		}
 	}

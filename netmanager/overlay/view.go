@@ -185,7 +185,7 @@ func (v View) backends(id api.ServiceID) (out []balance.Backend) {
 		}
 	}
 	for _, a := range local {
-		if a.Ready {
+		if a.Serving() {
 			k := a.Attach.Key
 			out = append(out, balance.Backend{Instance: k.Instance, Epoch: k.Epoch, Address: a.Address, Local: true, Draining: a.Draining, Load: loads[k]})
 		}

@@ -35,7 +35,12 @@ func (d fakeOverlay) Attach(_ context.Context, a wire.Attach) (wire.Attached, er
 
 func (d fakeOverlay) Detach(_ context.Context, k wire.Key) error { d.instance(k.Instance); return nil }
 
-func (d fakeOverlay) Drain(_ context.Context, k wire.Key) error          { d.instance(k.Instance); return nil }
+func (d fakeOverlay) Drain(_ context.Context, k wire.Key) error { d.instance(k.Instance); return nil }
+
+func (d fakeOverlay) SetReady(_ context.Context, k wire.Key, _ bool) error {
+	d.instance(k.Instance)
+	return nil
+}
 func (fakeOverlay) Attachments(context.Context) ([]wire.Attached, error) { return nil, nil }
 func (fakeOverlay) View(context.Context, string) (any, error)            { return api.NetStatus{}, nil }
 func (fakeOverlay) Down(context.Context, wire.NetDown) error             { return nil }

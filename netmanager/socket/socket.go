@@ -26,7 +26,8 @@ import (
 // Overlay implements the API. Its methods are safe for concurrent use, and their errors wrap kinds of
 // package api.
 //
-// Attach, Detach and Drain may be repeated; their effect is durable when they return. Attachments
+// Attach, Detach, Drain and SetReady may be repeated; the effect of the first three is durable when they
+// return. Attachments
 // returns the attachments in the order of their keys.
 //
 // View returns the answer to an api.NodeRoute, named by its path at the netmanager. A
@@ -45,6 +46,7 @@ type Overlay interface {
 	Attach(ctx context.Context, a wire.Attach) (wire.Attached, error)
 	Detach(ctx context.Context, k wire.Key) error
 	Drain(ctx context.Context, k wire.Key) error
+	SetReady(ctx context.Context, k wire.Key, ready bool) error
 	Attachments(ctx context.Context) ([]wire.Attached, error)
 	View(ctx context.Context, path string) (any, error)
 	Trace(ctx context.Context, from api.InstanceID, to string) (api.NetTrace, error)
@@ -81,6 +83,13 @@ func Handler(o Overlay) http.Handler {
 	const one = netsock.Attachments + "/{instance}/{epoch}"
 	handle("DELETE "+one, withKey(o.Detach))
 	handle("POST "+one+"/drain", withKey(o.Drain))
+	handle("PUT "+one+"/ready", func(w http.ResponseWriter, r *http.Request) error {
+		var q wire.ReadyRequest
+		if err := read(r, netsock.MaxRequest, &q); err != nil {
+			return err
+		}
+		return withKey(func(ctx context.Context, k wire.Key) error { return o.SetReady(ctx, k, q.Ready) })(w, r)
+	})
 	for _, route := range api.NodeRoutes {
 		handle("GET "+route.Netmanager, func(w http.ResponseWriter, r *http.Request) error {
 			v, err := o.View(r.Context(), route.Netmanager)

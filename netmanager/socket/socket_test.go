@@ -43,6 +43,11 @@ func (f *fake) Drain(_ context.Context, k wire.Key) error {
 	return f.fail
 }
 
+func (f *fake) SetReady(_ context.Context, k wire.Key, ready bool) error {
+	f.asked <- fmt.Sprintf("%s ready %t", k, ready)
+	return f.fail
+}
+
 func (f *fake) Attachments(context.Context) ([]wire.Attached, error) {
 	return []wire.Attached{{Key: key}}, f.fail
 }
@@ -120,6 +125,8 @@ func TestRequestsReachTheOverlay(t *testing.T) {
 	}{
 		{c.Detach(t.Context(), key), key},
 		{c.Drain(t.Context(), key), "drain " + key.String()},
+		{c.SetReady(t.Context(), key, true), key.String() + " ready true"},
+		{c.SetReady(t.Context(), key, false), key.String() + " ready false"},
 		{c.Down(t.Context(), []byte(`{"seq":9,"of a later version":true}`)), uint64(9)},
 		{c.Link(t.Context(), true), true},
 	} {

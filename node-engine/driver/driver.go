@@ -102,7 +102,7 @@ type Driver struct {
 type queue struct {
 	orders  []wire.WorkloadOrder
 	cancel  context.CancelFunc  // of the creation that runs; a stop calls it
-	running bool                // a start or a stop runs: the guard is moved meanwhile
+	running bool                // a start, a stop or a kill runs: the guard is moved meanwhile
 	moveTo  *wire.GuardWorkload // the next position of the guard
 	moved   chan struct{}       // closed when the guard is moved; nil: it is not being moved
 }
@@ -153,7 +153,10 @@ func (d *Driver) list(ctx context.Context, info *api.NodeInfo) (found []wire.Wor
 	}
 	found = make([]wire.WorkloadEvent, 0, len(all))
 	for _, s := range all {
-		e := wire.WorkloadEvent{Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec, Devices: s.Devices}
+		e := wire.WorkloadEvent{
+			Key: s.Key, Attempt: s.Attempt, Phase: s.Phase, ExitCode: s.ExitCode, Spec: &s.Spec, Devices: s.Devices,
+			ImageHealth: d.runnable(s.ImageHealth),
+		}
 		if s.OOM {
 			e.Reason, e.Detail = outOfMemory(s.Spec.Memory)
 		}
@@ -227,7 +230,7 @@ func (d *Driver) Order(order wire.WorkloadOrder) {
 // replaces reports whether a newer order makes an older one of its placement unnecessary.
 func replaces(newer, older wire.WorkloadOrder) bool {
 	switch newer.(type) {
-	case wire.StopWorkload, wire.GuardWorkload, syncNetwork:
+	case wire.StopWorkload, wire.KillWorkload, wire.ReadyWorkload, wire.GuardWorkload, syncNetwork:
 		return reflect.TypeOf(newer) == reflect.TypeOf(older)
 	}
 	return false
@@ -267,7 +270,7 @@ func (d *Driver) serve(ctx context.Context, k wire.Key, q *queue) {
 		order := q.orders[0]
 		q.orders = q.orders[1:]
 		switch order.(type) {
-		case wire.StartWorkload, wire.StopWorkload:
+		case wire.StartWorkload, wire.StopWorkload, wire.KillWorkload:
 			q.running = true
 			d.moveGuard(q)
 		}
@@ -283,8 +286,8 @@ func (d *Driver) serve(ctx context.Context, k wire.Key, q *queue) {
 	}
 }
 
-// moveGuard moves the deadline of a workload during its start or stop, if that is its next order. A
-// start or stop may take longer than the lease, which is renewed meanwhile. d.mu is held.
+// moveGuard moves the deadline of a workload during its start, stop or kill, if that is its next order.
+// These may take longer than the lease, which is renewed meanwhile. d.mu is held.
 func (d *Driver) moveGuard(q *queue) {
 	if !q.running || len(q.orders) == 0 {
 		return

@@ -122,6 +122,15 @@ func (f *fakeRuntime) Stop(ctx context.Context, k wire.Key, grace time.Duration)
 	return nil
 }
 
+func (f *fakeRuntime) Kill(ctx context.Context, k wire.Key, grace time.Duration) error {
+	if err := f.hang(ctx); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.note("kill %s", grace)
+}
+
 func (f *fakeRuntime) List(context.Context) ([]runtime.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

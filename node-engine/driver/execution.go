@@ -102,11 +102,42 @@ func (x execution) Start(o wire.StartWorkload) {
 	defer x.listing.RUnlock()
 	call, cancel := context.WithTimeout(x.ctx, startTimeout)
 	defer cancel()
-	at, err := x.attach(call, x.key)
+	at, w, err := x.attach(call, x.key)
 	if err == nil {
 		err = x.opt.Runtime.Start(call, x.key)
 	}
-	x.report(x.ctx, wire.WorkloadEvent{Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadRunning, Address: at.Address, Ready: at.Ready}, err)
+	x.report(x.ctx, wire.WorkloadEvent{
+		Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadRunning, Address: at.Address, Ready: at.Ready, ImageHealth: w.ImageHealth,
+	}, err)
+}
+
+// Kill keeps new flows away from the workload and ends its processes. The runtime's watch reports the
+// exit.
+func (x execution) Kill(o wire.KillWorkload) {
+	defer x.probeAfter(x.ctx, o.Grace+probeInterval)()
+	call, cancel := context.WithTimeout(x.ctx, o.Grace+stopTimeout)
+	defer cancel()
+	if x.onNetwork() && x.opt.Network.Ready() == nil {
+		x.drain(call, x.key)
+	}
+	if err := x.opt.Runtime.Kill(call, x.key, o.Grace); err != nil {
+		x.listing.RLock()
+		defer x.listing.RUnlock()
+		x.report(x.ctx, wire.WorkloadEvent{Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadExited}, err)
+	}
+}
+
+// SetReady sets whether the workload gets new flows.
+func (x execution) SetReady(o wire.ReadyWorkload) {
+	if !x.onNetwork() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, networkTimeout)
+	defer cancel()
+	if err := x.opt.Network.SetReady(ctx, o.Key, o.Ready); err != nil && x.ctx.Err() == nil {
+		x.opt.Log.Warn("readiness not passed to the network", "instance", o.Instance, "epoch", o.Epoch, "ready", o.Ready, "err", err)
+		time.AfterFunc(x.opt.MaxPause, x.Recheck) // the core finds the difference
+	}
 }
 
 // Stop stops the workload and detaches it from the network.
@@ -114,7 +145,7 @@ func (x execution) Stop(o wire.StopWorkload) {
 	defer x.probeAfter(x.ctx, o.Grace+probeInterval)()
 	call, cancel := context.WithTimeout(x.ctx, o.Grace+stopTimeout)
 	defer cancel()
-	if o.Grace > 0 && x.namespaced() != nil && x.opt.Network.Ready() == nil && x.drain(call, x.key) {
+	if o.Grace > 0 && x.onNetwork() && x.opt.Network.Ready() == nil && x.drain(call, x.key) {
 		sleep(call, drainTime)
 	}
 	err := x.opt.Runtime.Stop(call, x.key, o.Grace)

@@ -18,6 +18,8 @@ type Network interface {
 	Detach(ctx context.Context, k wire.Key) error
 	// Drain keeps new flows away from the workload.
 	Drain(ctx context.Context, k wire.Key) error
+	// SetReady sets whether a workload that was attached as Checked gets new flows.
+	SetReady(ctx context.Context, k wire.Key, ready bool) error
 	Attachments(ctx context.Context) ([]wire.Attached, error)
 	// Ready returns nil while workloads can be attached, otherwise an error.
 	Ready() error
@@ -53,45 +55,66 @@ func (o drainExited) Deliver(h wire.WorkloadOrderHandler) {
 // readiness changed. It does not block.
 func (d *Driver) ReadinessChanged(k wire.Key) { d.Order(syncNetwork{k}) }
 
-// namespaced returns the runtime if its workloads are attached to the network, otherwise nil.
+// namespaced returns the runtime if its workloads have network namespaces, otherwise nil.
 func (d *Driver) namespaced() runtime.Namespaced {
 	n, _ := d.opt.Runtime.(runtime.Namespaced)
-	if d.opt.Network == nil {
-		return nil
-	}
 	return n
 }
 
+// runnable returns the health checks of an image, unless the runtime cannot run their commands.
+func (d *Driver) runnable(h *api.Health) *api.Health {
+	if _, ok := d.opt.Runtime.(runtime.Executor); !ok {
+		return nil
+	}
+	return h
+}
+
+// onNetwork reports whether workloads are attached to the network.
+func (d *Driver) onNetwork() bool { return d.opt.Network != nil && d.namespaced() != nil }
+
 // checkNetwork fails for a service that needs the overlay network if the node has none.
 func (d *Driver) checkNetwork(m api.Microservice) error {
-	if !m.NeedsNetwork() || d.namespaced() != nil {
+	if !m.NeedsNetwork() || d.onNetwork() {
 		return nil
 	}
 	return runtime.Errorf(api.ReasonNoNetwork, "its SLA needs the overlay network, which this node does not have (a service that needs neither an address nor other services' names opts out with network: any): %w", api.ErrUnavailable)
 }
 
 // attach attaches a created workload to the network. It returns no address if the workload does not
-// use the network.
-func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err error) {
+// use the network. w is the workload as it was created, if the runtime returns that.
+func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, w runtime.Workload, err error) {
 	n := d.namespaced()
 	if n == nil {
-		return at, nil
+		return at, w, nil
 	}
 	path, w, err := n.Namespace(ctx, k)
-	if err != nil || path == "" {
-		return at, err
+	w.ImageHealth = d.runnable(w.ImageHealth)
+	if err != nil || path == "" || d.opt.Network == nil {
+		return at, w, err
 	}
 	if err := d.opt.Network.Ready(); err != nil {
-		return at, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
+		return at, w, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
 	}
+	at, err = d.attachTo(ctx, path, w)
+	return at, w, err
+}
+
+// errNoChecks is the error of a netmanager that would send flows to a workload that is not ready.
+var errNoChecks = errors.New("the netmanager of this node is of an earlier release, which does not support health checks: upgrade it")
+
+func (d *Driver) attachTo(ctx context.Context, path string, w runtime.Workload) (at wire.Attached, err error) {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
+	checked := w.Health().Gates()
 	at, err = d.opt.Network.Attach(ctx, wire.Attach{
-		Key: k, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
-		Access: w.Spec.Access(), Addresses: w.Addresses,
+		Key: w.Key, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
+		Access: w.Spec.Access(), Addresses: w.Addresses, Checked: checked,
 	})
-	if err == nil {
+	if err == nil && at.Checked == checked {
 		return at, nil
+	}
+	if err == nil {
+		return wire.Attached{}, &runtime.Error{Reason: api.ReasonNetworkDown, Err: errNoChecks}
 	}
 	reason := api.ReasonStartFailed // for example, a port is taken
 	switch {
@@ -100,7 +123,7 @@ func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, err 
 	case errors.Is(err, api.ErrUnavailable), errors.Is(err, api.ErrTimeout), ctx.Err() != nil:
 		reason = api.ReasonNetworkDown
 	}
-	return wire.Attached{}, runtime.Errorf(reason, "attach %s to the network: %w", k, err)
+	return wire.Attached{}, runtime.Errorf(reason, "attach %s to the network: %w", w.Key, err)
 }
 
 // drain keeps new flows away from the workload, and reports whether that succeeded.
@@ -116,7 +139,7 @@ func (d *Driver) drain(ctx context.Context, k wire.Key) bool {
 
 // detach detaches a workload from the network. If that fails, the next comparison finds it.
 func (d *Driver) detach(ctx context.Context, k wire.Key) error {
-	if d.namespaced() == nil {
+	if !d.onNetwork() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
@@ -131,7 +154,7 @@ func (d *Driver) detach(ctx context.Context, k wire.Key) error {
 // compareNetwork sets the addresses of the workloads. It returns those that are not attached, and
 // attachments without a workload.
 func (d *Driver) compareNetwork(ctx context.Context, found []wire.WorkloadEvent) (differ []wire.Key) {
-	if d.namespaced() == nil || d.opt.Network.Ready() != nil {
+	if !d.onNetwork() || d.opt.Network.Ready() != nil {
 		return nil // Recheck is called when the network is ready
 	}
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
@@ -162,23 +185,20 @@ func (d *Driver) compareNetwork(ctx context.Context, found []wire.WorkloadEvent)
 }
 
 func (d *Driver) syncNetwork(ctx context.Context, k wire.Key) {
-	n := d.namespaced()
 	call, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	_, w, err := n.Namespace(call, k)
-	if errors.Is(err, api.ErrNotFound) {
+	if _, _, err := d.namespaced().Namespace(call, k); errors.Is(err, api.ErrNotFound) {
 		_ = d.detach(call, k)
 		return
 	}
-	var at wire.Attached
-	if err == nil {
-		at, err = d.attach(call, k)
-	}
+	at, w, err := d.attach(call, k)
 	if err != nil {
 		d.opt.Log.Warn("workload not attached to the network", "instance", k.Instance, "epoch", k.Epoch, "err", err)
 		return
 	}
 	if at.Address.IsValid() {
-		d.deliver(ctx, node.Workload{WorkloadEvent: wire.WorkloadEvent{Key: k, Attempt: w.Attempt, Address: at.Address, Ready: at.Ready}})
+		d.deliver(ctx, node.Workload{WorkloadEvent: wire.WorkloadEvent{
+			Key: k, Attempt: w.Attempt, Address: at.Address, Ready: at.Ready, ImageHealth: w.ImageHealth,
+		}})
 	}
 }

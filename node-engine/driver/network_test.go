@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,7 @@ func (f spaced) Namespace(_ context.Context, k wire.Key) (string, runtime.Worklo
 	if !ok {
 		return "", runtime.Workload{}, api.ErrNotFound
 	}
-	w := runtime.Workload{Key: k, Attempt: s.Attempt, Spec: s.Spec}
+	w := runtime.Workload{Key: k, Attempt: s.Attempt, Spec: s.Spec, ImageHealth: s.ImageHealth}
 	if s.Phase == wire.WorkloadExited {
 		return "", w, nil
 	}
@@ -42,6 +43,8 @@ type fakeNetwork struct {
 	at    map[wire.Key]wire.Attached
 	fail  error
 	ready error
+	older bool // it does not know health checks
+	execs bool // the runtime can run commands in workloads
 }
 
 var address = netip.MustParseAddr("10.16.0.2")
@@ -59,7 +62,7 @@ func (n *fakeNetwork) Attach(_ context.Context, a wire.Attach) (wire.Attached, e
 	if n.fail != nil {
 		return wire.Attached{}, n.fail
 	}
-	n.at[a.Key] = wire.Attached{Key: a.Key, Address: address, Ready: n.at[a.Key].Ready}
+	n.at[a.Key] = wire.Attached{Key: a.Key, Address: address, Ready: n.at[a.Key].Ready, Checked: a.Checked && !n.older}
 	return n.at[a.Key], nil
 }
 
@@ -82,6 +85,13 @@ func (n *fakeNetwork) setFail(err error) {
 func (n *fakeNetwork) Drain(_ context.Context, k wire.Key) error {
 	n.note("drain")
 	return nil
+}
+
+func (n *fakeNetwork) SetReady(_ context.Context, _ wire.Key, ready bool) error {
+	n.note("ready %t", ready)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fail
 }
 
 func (n *fakeNetwork) Attachments(context.Context) ([]wire.Attached, error) {
@@ -107,8 +117,12 @@ func startOnNetwork(t *testing.T, prepare func(*fakeRuntime, *fakeNetwork)) (*fi
 	if prepare != nil {
 		prepare(f.rt, n)
 	}
+	var rt runtime.Runtime = spaced{f.rt}
+	if n.execs {
+		rt = executing{spaced{f.rt}}
+	}
 	f.Driver = New(Options{
-		Runtime: spaced{f.rt}, Network: n, Info: api.NodeInfo{ID: "n1"}, Log: slog.New(slog.DiscardHandler),
+		Runtime: rt, Network: n, Info: api.NodeInfo{ID: "n1"}, Log: slog.New(slog.DiscardHandler),
 		Deliver: func(_ context.Context, in node.Input) error { f.inputs <- in; return nil },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -312,6 +326,90 @@ func TestExitedWorkloadIsDrained(t *testing.T) {
 		synctest.Wait()
 		if got := fmt.Sprint(f.rt.made()); got != "[drain]" {
 			t.Errorf("calls: got %s, want a drain", got)
+		}
+	})
+}
+
+// executing is a runtime that can run the HEALTHCHECK of an image.
+type executing struct{ spaced }
+
+func (executing) Exec(context.Context, wire.Key, runtime.Process) (runtime.Running, error) {
+	return nil, api.ErrUnavailable
+}
+
+func TestHealthChecksDecideOverFlows(t *testing.T) {
+	checked := api.Microservice{Health: &api.Health{Readiness: &api.Check{TCP: &api.TCPCheck{Port: 80}}}}
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, nil)
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1, Spec: checked})
+		f.event(t)
+		f.Order(wire.StartWorkload{Key: k1})
+		f.event(t)
+		if at := n.at[k1]; !at.Checked {
+			t.Errorf("attached as %+v, want health checks to decide", at)
+		}
+		f.Order(wire.ReadyWorkload{Key: k1, Ready: true})
+		synctest.Wait()
+		n.setFail(api.ErrUnavailable)
+		f.Order(wire.ReadyWorkload{Key: k1, Ready: false})
+		if _, ok := (<-f.inputs).(node.Info); !ok {
+			t.Error("no comparison follows a failure, want one, so that the core repeats the order")
+		}
+		f.Order(wire.KillWorkload{Key: k1, Grace: time.Second})
+		synctest.Wait()
+		want := "[create 0 attach /ns/t/a.n.s.n#0 [] start ready true ready false drain kill 1s]"
+		if got := fmt.Sprint(f.rt.made()); got != want {
+			t.Errorf("calls: got %s, want %s", got, want)
+		}
+	})
+}
+
+func TestAnOlderNetmanagerGetsNoWorkloadWithHealthChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := startOnNetwork(t, func(_ *fakeRuntime, n *fakeNetwork) { n.older = true })
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Health: &api.Health{Startup: &api.Check{TCP: &api.TCPCheck{Port: 80}}}}})
+		f.event(t)
+		f.Order(wire.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadFailed || e.Reason != api.ReasonNetworkDown || !strings.Contains(e.Detail, "upgrade it") {
+			t.Errorf("event: got %+v, want a failure that asks for an upgrade", e)
+		}
+		if got := f.rt.made(); slices.Contains(got, "start") {
+			t.Errorf("calls: got %v, want no start", got)
+		}
+	})
+}
+
+func TestTheImagesHealthcheckCountsIfItCanRun(t *testing.T) {
+	image := &api.Health{Startup: &api.Check{Command: []string{"check"}}}
+	for _, can := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, n := startOnNetwork(t, func(rt *fakeRuntime, n *fakeNetwork) {
+				rt.have[k1] = runtime.Status{Key: k1, Phase: wire.WorkloadCreated, ImageHealth: image}
+				n.execs = can
+			})
+			<-f.inputs
+			f.Order(wire.StartWorkload{Key: k1})
+			e := f.event(t)
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if got := e.ImageHealth != nil; got != can || n.at[k1].Checked != can {
+				t.Errorf("the runtime can run commands: %t; event %+v, attached %+v; want health checks only then", can, e, n.at[k1])
+			}
+		})
+	}
+}
+
+func TestAFailedKillIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, nil)
+		f.rt.mu.Lock()
+		f.rt.down = &runtime.Error{Reason: api.ReasonRuntimeDown, Err: api.ErrUnavailable}
+		f.rt.mu.Unlock()
+		f.Order(wire.KillWorkload{Key: k1, Attempt: 4})
+		if e := f.event(t); e.Phase != wire.WorkloadFailed || e.Attempt != 4 || e.Reason != api.ReasonRuntimeDown {
+			t.Errorf("event: got %+v, want a failure of attempt 4", e)
 		}
 	})
 }

@@ -40,7 +40,7 @@ func (d *Driver) reportExits(ctx context.Context) {
 			d.listing.RLock()
 			d.deliver(ctx, node.Workload{WorkloadEvent: e})
 			d.listing.RUnlock()
-			if d.namespaced() != nil {
+			if d.onNetwork() {
 				d.Order(drainExited{x.Key})
 			}
 		case <-ctx.Done():

@@ -76,6 +76,9 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 		return
 	}
 	w.remains = true
+	if e.Attempt != w.attempt {
+		w.nextAttempt()
+	}
 	w.onNetwork(e)
 	if w.phase == done || !w.current() {
 		c.drive(w)
@@ -83,12 +86,15 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 	}
 	switch e.Phase {
 	case wire.WorkloadRunning:
-		c.timers.Clear(timerKey{timerWork, e.Instance})
+		if w.unhealthy == "" {
+			c.timers.Clear(timerKey{timerWork, e.Instance})
+		}
 		w.attempt, w.retries = e.Attempt, 0
 		if w.phase != running {
 			w.phase, w.startedAt = running, c.now
 		}
-		c.observe(w, api.Observed{State: api.Running})
+		c.observeRunning(w)
+		c.reconcileReady(w, e)
 		c.updateFiles(w)
 	case wire.WorkloadCreated:
 		w.attempt = e.Attempt
@@ -122,7 +128,7 @@ func (c *Core) unclaimedEvent(e wire.WorkloadEvent) {
 		found.Address, found.Ready = e.Address, e.Ready
 		c.unclaimed[e.Instance] = found
 	case e.Phase == wire.WorkloadExited || e.Phase == wire.WorkloadRunning:
-		e.Spec, e.Devices, e.Address, e.Ready = found.Spec, found.Devices, found.Address, found.Ready
+		e.Spec, e.Devices, e.Address, e.Ready, e.ImageHealth = found.Spec, found.Devices, found.Address, found.Ready, found.ImageHealth
 		c.unclaimed[e.Instance] = e
 	}
 }
@@ -150,7 +156,7 @@ func (c *Core) notListed(w *work) {
 			// again without a backoff.
 			w.restarts++
 			w.attempt++
-			w.ready = false
+			w.nextAttempt()
 			c.observe(w, api.Observed{State: api.Failed, Reason: api.ReasonExited, Detail: "the machine or its runtime restarted"})
 		}
 		w.phase = idle
@@ -226,6 +232,7 @@ func (c *Core) assign(a wire.Assignment) {
 		delete(c.unclaimed, a.Instance)
 		w.addDevices(found.Devices)
 		c.observe(w, api.Observed{State: api.NodeScheduled})
+		w.attempt, w.started, w.ready = found.Attempt, found.Ready, found.Ready // as the network remembers it
 		c.adopt(w, found)
 		return
 	}

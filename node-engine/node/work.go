@@ -44,10 +44,17 @@ type work struct {
 	restarts           int  // of this SLA revision, on all nodes
 	startedAt          time.Time
 	address            netip.Addr // of the placement on the overlay network, if it is on it
-	ready              bool       // this attempt accepts connections
+	ready              bool       // this attempt accepts connections, or is ready by its health checks
+	started            bool       // the start-up check of this attempt has passed
+	verdict            string     // what the health checks of this attempt say
+	unhealthy          string     // the health check that failed; the attempt is being ended
+	checked            checked    // see checks.go
 	devices            []string   // of its placements, see devices.go
 	orderedWithDevices bool       // a creation with devices was ordered since the start
-	observed           api.Observed
+
+	imageHealth *api.Health // of the placement's image, see wire.WorkloadEvent
+
+	observed api.Observed
 }
 
 type workRecord struct {
@@ -61,6 +68,7 @@ type workRecord struct {
 	Restarts   int              `json:"restarts,omitempty"`
 	Done       bool             `json:"done,omitempty"`
 	Devices    []string         `json:"devices,omitempty"`
+	Started    bool             `json:"started,omitempty"`
 	Observed   api.Observed     `json:"observed"`
 }
 
@@ -68,6 +76,7 @@ func (c *Core) saveWork(w *work) {
 	r := workRecord{
 		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
 		Fails: w.failsInRow, Failures: w.failures, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
+		Started: w.started,
 	}
 	if w.have != w.assignment.Epoch {
 		r.HaveSpec = w.haveSpec
@@ -84,7 +93,10 @@ func (c *Core) restoreWork(d store.Doc) error {
 		remains:    true, // until the runtime has listed its workloads
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		failsInRow: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
-		ready: r.Observed.Ready, devices: r.Devices,
+		ready: r.Observed.Ready, started: r.Started, devices: r.Devices,
+	}
+	if o := r.Observed; o.State == api.Running && (o.Reason == api.ReasonNone || o.Reason == api.ReasonNotReady) {
+		w.verdict = o.Detail
 	}
 	if w.have == w.assignment.Epoch {
 		w.haveSpec = w.assignment.Spec
@@ -138,7 +150,8 @@ func (c *Core) drive(w *work) {
 // beginPlacement starts a placement for the assignment's epoch.
 func (c *Core) beginPlacement(w *work) {
 	w.have, w.haveSpec = w.assignment.Epoch, w.assignment.Spec
-	w.phase, w.attempt, w.failsInRow, w.address, w.ready = idle, 0, 0, netip.Addr{}, false
+	w.phase, w.attempt, w.failsInRow, w.address, w.imageHealth = idle, 0, 0, netip.Addr{}, nil
+	w.nextAttempt()
 	w.failures, w.restarts = w.assignment.Failures, w.assignment.Restarts
 	w.devices = nil
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
@@ -223,6 +236,7 @@ func (c *Core) startWork(w *work) {
 func (c *Core) stop(w *work, grace time.Duration) {
 	if w.phase != stopping {
 		w.phase, w.retries, w.endedWith = stopping, 0, nil
+		c.follow(w)
 	}
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(grace+stopRetry))
 	c.order(wire.StopWorkload{Key: w.key(), Grace: grace})
@@ -243,6 +257,8 @@ func graceOf(m api.Microservice) time.Duration {
 func (c *Core) remove(w *work) {
 	id := w.assignment.Instance
 	c.timers.Clear(timerKey{timerWork, id})
+	w.phase = idle
+	c.follow(w)
 	delete(c.works, id)
 	c.observedDigest = c.observedDigest.Toggle(w.observed.Digest())
 	c.journal.Delete(kindWork, string(id))
@@ -289,11 +305,11 @@ func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 		if w.phase == creating || w.phase == created || w.phase == starting || w.phase == unsure {
 			c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 			w.phase, w.startedAt, w.retries = running, c.now, 0
-			c.observe(w, api.Observed{State: api.Running})
+			c.observeRunning(w)
 		}
 	case "": // it got an address, or became ready
 		if w.phase == running {
-			c.observe(w, api.Observed{State: api.Running, Reason: w.observed.Reason, Detail: w.observed.Detail})
+			c.observeRunning(w)
 		}
 	case wire.WorkloadExited:
 		if w.phase != waiting && w.phase != done {
@@ -301,6 +317,8 @@ func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 		}
 	case wire.WorkloadFailed:
 		switch {
+		case w.phase == running && w.unhealthy != "":
+			c.retryLater(w)
 		case w.phase != creating && w.phase != created && w.phase != starting:
 		case e.Reason == api.ReasonRuntimeDown: // the order may have been carried out
 			c.setUnsure(w, e.Detail)
@@ -309,22 +327,40 @@ func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 			c.failed(w, e.Reason, e.Detail, nil)
 		}
 	}
+	c.reconcileReady(w, e)
 	if w.phase == done { // the event may have brought the address
 		c.scheduleDetach(w)
 	}
 }
 
 // onNetwork stores the address and readiness in an event. A new attempt is not ready before an
-// event reports it.
+// event reports it, or its health checks have passed.
 func (w *work) onNetwork(e wire.WorkloadEvent) {
 	if e.Address.IsValid() {
 		w.address = e.Address
 	}
-	w.ready = e.Ready || w.ready && e.Attempt == w.attempt
+	if e.ImageHealth != nil {
+		w.imageHealth = e.ImageHealth
+	}
+	if !w.gated() {
+		w.ready = e.Ready || w.ready && e.Attempt == w.attempt
+	}
+}
+
+// reconcileReady repeats the order to the network if an event shows that it was not carried out.
+func (c *Core) reconcileReady(w *work, e wire.WorkloadEvent) {
+	if w.phase == running && w.gated() && e.Address.IsValid() && e.Ready != w.ready {
+		c.setReady(w)
+	}
 }
 
 func (c *Core) workloadExited(w *work, e wire.WorkloadEvent) {
 	code := e.ExitCode
+	if why := w.unhealthy; why != "" { // even if it exited with 0
+		w.unhealthy = ""
+		c.failed(w, api.ReasonUnhealthy, why, &code)
+		return
+	}
 	if w.haveSpec.OneShot && code == 0 && e.Reason == api.ReasonNone {
 		w.phase, w.failsInRow, w.devices = done, 0, nil // nothing uses them
 		c.observe(w, api.Observed{State: api.Completed, ExitCode: &code})
@@ -421,6 +457,10 @@ func (c *Core) pauseEnded(w *work) {
 	switch w.phase {
 	case stopping:
 		c.stop(w, 0)
+	case running:
+		if w.unhealthy != "" {
+			c.orderKill(w)
+		}
 	case unsure:
 		if !c.runtimeSilent { // otherwise reconcile decides when the runtime answers again
 			w.phase = idle
@@ -431,7 +471,8 @@ func (c *Core) pauseEnded(w *work) {
 			w.restarts++
 		}
 		w.attempt++
-		w.phase, w.ready = idle, false
+		w.phase = idle
+		w.nextAttempt()
 		c.drive(w)
 	case done:
 		c.detach(w)
@@ -463,6 +504,7 @@ func (c *Core) workloadGone(w *work) {
 
 // observe sets the observed state of the instance. It saves and reports changes only.
 func (c *Core) observe(w *work, o api.Observed) {
+	c.follow(w)
 	o.Instance, o.Epoch, o.Node, o.Restarts, o.Address = w.assignment.Instance, w.have, c.cfg.ID, w.restarts, w.address
 	o.Failures = w.failures
 	o.Ready, o.Devices = w.ready && o.State == api.Running, w.devices

@@ -102,6 +102,11 @@ func (w *world) carryOut(order any) []wire.WorkloadEvent {
 		e.Phase, e.Attempt = wire.WorkloadRunning, o.Attempt
 		w.has[o.Instance] = e
 		return []wire.WorkloadEvent{e}
+	case wire.KillWorkload:
+		e := w.has[o.Instance]
+		e.Phase, e.ExitCode = wire.WorkloadExited, 143
+		w.has[o.Instance] = e
+		return []wire.WorkloadEvent{e}
 	case wire.StopWorkload:
 		if w.has[o.Instance].Epoch == o.Epoch {
 			delete(w.has, o.Instance)

@@ -22,6 +22,8 @@ type Workload struct {
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
 	Devices   []string             // ids of the devices allocated to it, sorted
+	// ImageHealth is the HEALTHCHECK of its image. The runtime sets it.
+	ImageHealth *api.Health `json:",omitempty"`
 
 	// Files are its files besides those of its image, Login the account for its image's registry. They
 	// are not part of what a runtime stores.
@@ -74,6 +76,8 @@ type Status struct {
 	OOM      bool // the kernel killed it at its memory limit
 	Spec     api.Microservice
 	Devices  []string // that it was created with
+
+	ImageHealth *api.Health // the HEALTHCHECK of its image
 }
 
 // Runtime runs workloads. All methods are idempotent and safe for concurrent use; callers
@@ -88,6 +92,9 @@ type Status struct {
 // Stop ends the workload with SIGTERM and, after grace, SIGKILL (at once if grace is 0),
 // and removes everything that belongs to it before it returns. It succeeds if the workload
 // does not exist.
+//
+// Kill ends the workload's processes like Stop and keeps what belongs to it, as if it had exited. It
+// succeeds if no process of it runs.
 //
 // List returns all workloads, including those that an earlier process of the node engine
 // created. Workloads outlive the node engine.
@@ -107,6 +114,7 @@ type Runtime interface {
 	Create(ctx context.Context, w Workload) error
 	Start(ctx context.Context, k wire.Key) error
 	Stop(ctx context.Context, k wire.Key, grace time.Duration) error
+	Kill(ctx context.Context, k wire.Key, grace time.Duration) error
 	List(ctx context.Context) ([]Status, error)
 	Watch(ctx context.Context, exits chan<- Exit) error
 	Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)

@@ -17,6 +17,15 @@ func ID(k wire.Key) string {
 	return hex.EncodeToString(sum[:16])
 }
 
+// Health returns the health checks of the workload: those of its SLA, else those of its image; nil:
+// none.
+func (w Workload) Health() *api.Health {
+	if w.Spec.Health != nil {
+		return w.Spec.Health
+	}
+	return w.ImageHealth
+}
+
 // OOMScoreAdj is the oom_score_adj of every workload: when memory is short, the kernel kills
 // workloads before daemons, whose score is at most 0.
 const OOMScoreAdj = 500

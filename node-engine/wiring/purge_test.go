@@ -54,6 +54,8 @@ func (k *kept) Stop(_ context.Context, key wire.Key, _ time.Duration) error {
 	return nil
 }
 
+func (k *kept) Kill(context.Context, wire.Key, time.Duration) error { return nil }
+
 func (k *kept) List(context.Context) (all []runtime.Status, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

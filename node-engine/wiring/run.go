@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/checks"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/driver"
@@ -64,6 +65,7 @@ type engine struct {
 	devices *devices.Devices
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
+	checks  *checks.Checks
 	net     *network.Network // nil: no overlay network
 	ports   *ports.Ports     // nil if net is nil
 	link    *clusterlink.Link
@@ -106,6 +108,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	} else {
 		info.Network = api.NetworkHost
 	}
+	info.Features = features(rt)
 	log = log.With("node", creds.ID)
 
 	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile))
@@ -135,6 +138,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		info.Features = append(info.Features, api.FeatureFiles)
 		slices.Sort(info.Features)
 	}
+	e.checks = checks.New(checks.Options{Runtime: rt, HostNetwork: info.Network == api.NetworkHost, Deliver: deliver, Log: log})
 	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Devices: found.List, Log: log}
 	if provided != nil {
 		orders.Files = provided
@@ -292,6 +296,13 @@ func (e *engine) send(envs []wire.Envelope) {
 			e.link.Send(env.Msg.(wire.NodeToCluster))
 		case wire.ToRuntime:
 			e.driver.Order(env.Msg.(wire.WorkloadOrder))
+		case node.ToChecker:
+			switch o := env.Msg.(type) {
+			case node.Check:
+				e.checks.Check(o)
+			case node.Uncheck:
+				e.checks.Uncheck(o.Key)
+			}
 		case node.ToDialer:
 			if d, ok := env.Msg.(node.Dial); ok {
 				e.dialer.set(d)
@@ -315,6 +326,7 @@ func (e *engine) runNode(ctx context.Context) error {
 	daemon.NotifyReady(e.log)
 	parts := []daemon.Part{
 		{Name: "runtime", Run: e.driver.Run},
+		{Name: "health checks", Run: e.checks.Run},
 		{Name: "cluster", Run: e.link.Run},
 		{Name: "broker", Run: e.findBroker},
 		{Name: "usage", Run: e.measureUsage},

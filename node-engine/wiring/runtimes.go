@@ -44,6 +44,15 @@ func openRuntime(c Config, found *devices.Devices, log *slog.Logger) (rt runtime
 	return rt, nil
 }
 
+// features returns the features of SLAs that the node supports, sorted.
+func features(rt runtime.Runtime) []string {
+	out := []string{api.FeatureHealth}
+	if _, ok := rt.(runtime.Executor); ok {
+		out = append(out, api.FeatureHealthCommand)
+	}
+	return out
+}
+
 func (c Config) closeRuntime(rt runtime.Runtime) {
 	if c.Fake == nil {
 		_ = rt.Close()

@@ -111,6 +111,28 @@ func TestAClusterThatReportsNoSlotsReportsItsOverlayNetwork(t *testing.T) {
 	}
 }
 
+// A cluster of an earlier release reports no features and would ignore health checks.
+func TestClusterWithoutKindsReportsItsFeatures(t *testing.T) {
+	for _, tt := range []struct {
+		says  []string
+		takes int
+	}{{nil, 0}, {[]string{"other"}, 0}, {[]string{api.FeatureHealth}, 1}} {
+		w := newWorld(t, "a")
+		r := w.twins["a"].report()
+		r.Aggregate.Slots, r.Aggregate.Features = nil, tt.says
+		w.do(r)
+		w.apply(1, healthy)
+		why, _ := w.c.Why(web.Instance(0), w.now)
+		if w.on("a") != tt.takes || (tt.takes == 0) != (why.Root.Nearest != nil && why.Root.Nearest.Constraint == sched.ConstraintFeatures) {
+			t.Errorf("a cluster with the features %v takes %d, want %d; %+v", tt.says, w.on("a"), tt.takes, why.Root)
+		}
+	}
+}
+
+func healthy(m *api.Microservice) {
+	m.Health = &api.Health{Liveness: &api.Check{TCP: &api.TCPCheck{Port: 80}}}
+}
+
 // A cluster without an overlay network is asked again when a node gets one.
 func TestWaitingInstancesArePlacedWhenANodeGetsTheOverlay(t *testing.T) {
 	w := newWorld(t, "a")

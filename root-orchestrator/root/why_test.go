@@ -23,6 +23,7 @@ func TestEveryConstraintHasAdvice(t *testing.T) {
 		sched.ConstraintArch:           func(m *api.Microservice) { m.Arch = []string{"riscv64"} },
 		sched.ConstraintVirtualization: func(m *api.Microservice) { m.Virtualization = "runsc" },
 		sched.ConstraintPrivileged:     func(m *api.Microservice) { m.Privileged = true },
+		sched.ConstraintFeatures:       healthy,
 		sched.ConstraintAddons:         constrain(api.Constraint{Type: api.ConstrainAddons, Needs: []string{"x"}}),
 		sched.ConstraintArea:           constrain(api.Constraint{Type: api.ConstrainGeo, Area: "fr"}),
 		sched.ConstraintGeo:            constrain(api.Constraint{Type: api.ConstrainGeo, Location: "48,11", Threshold: 10}),

@@ -47,7 +47,7 @@ func clusterLoad(r *run) error {
 		if err != nil {
 			return err
 		}
-		end, err := startSwarm(string(order))
+		_, end, err := startSwarm(string(order))
 		if err != nil {
 			return err
 		}
@@ -159,11 +159,11 @@ func storm(r *run, l *lab.Lab, c *lab.Cluster) error {
 	return nil
 }
 
-// startSwarm starts this program as a swarm, and returns a function that ends it.
-func startSwarm(order string) (func(), error) {
+// startSwarm starts this program as a swarm, and returns its process and a function that ends it.
+func startSwarm(order string) (pid int, end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	cmd := exec.Command(self, "--swarm", order)
 	cmd.Stderr = os.Stderr
@@ -171,12 +171,12 @@ func startSwarm(order string) (func(), error) {
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start a swarm: %w", err)
+		return 0, nil, fmt.Errorf("start a swarm: %w", err)
 	}
-	return func() {
+	return cmd.Process.Pid, func() {
 		_ = stdin.Close()
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		done := time.AfterFunc(10*time.Second, func() { _ = cmd.Process.Kill() })

@@ -168,7 +168,8 @@ type placement struct {
 
 type answer struct {
 	placement
-	Since time.Time `json:"since"` // when it began to listen, by this machine's clock
+	Since   time.Time `json:"since"`   // when it began to listen, by this machine's clock
+	Healthy time.Time `json:"healthy"` // when it passed its first health check
 }
 
 // askWait bounds one request, so that an unanswered one does not delay the next.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,15 +22,20 @@ import (
 
 // swarmOrder describes a swarm: complete node engines in one process, with fake runtimes.
 type swarmOrder struct {
-	Dir    string `json:"dir"`
-	Token  string `json:"token"`
-	Nodes  int    `json:"nodes"`
-	AtOnce int    `json:"at_once"` // concurrent joins
+	Dir    string  `json:"dir"`
+	Token  string  `json:"token"`
+	Nodes  int     `json:"nodes"`
+	AtOnce int     `json:"at_once"`          // concurrent joins
+	CPUs   float64 `json:"cpus,omitempty"`   // of each; 0: 4
+	Memory int64   `json:"memory,omitempty"` // MiB; 0: 4096
 }
 
 // swarm is the process of a swarm: this program, started by the benchmark cluster. It ends when
 // its standard input is closed.
 func swarm(ctx context.Context, text string) error {
+	if at, ok := strings.CutPrefix(text, requestsTo); ok {
+		return sendRequests(ctx, at)
+	}
 	var o swarmOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return fmt.Errorf("read the swarm's order: %w", err)
@@ -46,7 +53,7 @@ func swarm(ctx context.Context, text string) error {
 		cfg := node.Defaults()
 		cfg.Name, cfg.Token = fmt.Sprintf("sim-%d", i), daemon.Secret(o.Token)
 		cfg.Data, cfg.ListenStatus = filepath.Join(o.Dir, cfg.Name), "off"
-		cfg.CPUs, cfg.Memory, cfg.Fake = 4, 4096, newPretender()
+		cfg.CPUs, cfg.Memory, cfg.Fake = cmp.Or(o.CPUs, 4), cmp.Or(o.Memory, 4096), newPretender()
 		wg.Go(func() {
 			select {
 			case joining <- struct{}{}:
@@ -106,6 +113,11 @@ func (p *pretender) Stop(_ context.Context, k wire.Key, _ time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.have, k)
+	return nil
+}
+
+func (p *pretender) Kill(_ context.Context, k wire.Key, _ time.Duration) error {
+	p.set(k, func(s *runtime.Status) { s.Phase = wire.WorkloadExited })
 	return nil
 }
 

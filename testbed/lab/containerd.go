@@ -23,6 +23,10 @@ import (
 // Image is the reference of testbed/workload's image, which the nodes of a lab have.
 const Image = "treeline.local/workload:1"
 
+// HealthImage is an image of the same program with the HEALTHCHECK
+// `/app check http://127.0.0.1:8080/healthz`.
+const HealthImage = "treeline.local/checked:1"
+
 // Containerd is a separate containerd of the lab.
 type Containerd struct {
 	*Proc
@@ -46,6 +50,11 @@ func (l *Lab) Containerd() *Containerd {
 		l.t.Fatalf("%v", err)
 	}
 	if err := image.WriteFile(filepath.Join(c.Images, "workload.tar"), image.Image{Ref: Image, Binary: l.Program}); err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	if err := image.WriteFile(filepath.Join(c.Images, "checked.tar"), image.Image{
+		Ref: HealthImage, Binary: l.Program, Health: []string{"/app", "check", "http://127.0.0.1:8080/healthz"},
+	}); err != nil {
 		l.t.Fatalf("%v", err)
 	}
 	config := fmt.Sprintf(`version = 2

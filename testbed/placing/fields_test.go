@@ -45,6 +45,8 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 		{field: "direct.node", with: nil, ask: "constraints: [{type: direct, node: n2}]", cannot: "constraints: [{type: direct, node: n9}]", blames: "node"},
 		{field: "direct.node, a list", with: nil, ask: "constraints: [{type: direct, node: n7;n2}]", cannot: "constraints: [{type: direct, node: n8;n9}]", blames: "node"},
 		{field: "addons", with: func(n *api.NodeInfo) { n.Addons = []string{"camera", "flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [flops, lidar]}]", blames: "addons"},
+		{field: "health", with: features(api.FeatureHealth), ask: "health: {liveness: {tcp: {port: 80}}}", cannot: "health: {liveness: {command: [check]}}", blames: "features"},
+		{field: "health by a command", both: features(api.FeatureHealth), with: features(api.FeatureHealth, api.FeatureHealthCommand), ask: "health: {readiness: {command: [check]}}", cannot: "health: {readiness: {command: [check]}}, constraints: [{type: direct, node: n1}]", blames: "features"},
 		{field: "labels, equal", with: label("disk", "ssd"), ask: "constraints: [{type: labels, labels: [disk=ssd]}]", cannot: "constraints: [{type: labels, labels: [disk=tape]}]", blames: "labels"},
 		{field: "labels, not", both: label("old", "yes"), with: func(n *api.NodeInfo) { delete(n.Labels, "old") }, ask: "constraints: [{type: labels, labels: [\"!old\"]}]", cannot: "constraints: [{type: labels, labels: [old=no]}]", blames: "labels"},
 		{field: "geo, a circle", both: at(52.52, 13.4), with: at(48.14, 11.58), ask: "constraints: [{type: geo, location: \"48.1N,11.5E\", threshold: 50}]", cannot: "constraints: [{type: geo, location: \"40N,0E\", threshold: 50}]", blames: "geo"},
@@ -141,6 +143,7 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 		{field: "the areas", both: area("berlin"), with: area("munich"), ask: "constraints: [{type: geo, area: munich}]", cannot: "constraints: [{type: geo, area: oslo}]", blames: "area"},
 		{field: "the devices", with: devices("gpu", 1), ask: "vgpus: 1", cannot: "vgpus: 2", blames: "device:gpu"},
 		{field: "the addons", with: func(n *api.NodeInfo) { n.Addons = []string{"flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [lidar]}]", blames: "addons"},
+		{field: "the release, by health", with: features(api.FeatureHealth), ask: "health: {liveness: {tcp: {port: 80}}}", cannot: "health: {liveness: {command: [check]}}", blames: "features"},
 		{field: "the disk", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
 	} {
 		t.Run(tt.field, func(t *testing.T) {
@@ -177,6 +180,10 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 			}
 		})
 	}
+}
+
+func features(names ...string) func(*api.NodeInfo) {
+	return func(n *api.NodeInfo) { n.Features = names }
 }
 
 func onHost(n *api.NodeInfo)    { n.Network = api.NetworkHost }

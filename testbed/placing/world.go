@@ -132,7 +132,7 @@ func Application(services string) (app api.Application, err error) {
 		if !ok {
 			continue
 		}
-		fields = strings.Trim(strings.TrimSpace(fields), "{}")
+		fields = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(fields), "{"), "}")
 		_, _ = fmt.Fprintf(&b, "  - {microservice_name: %s, microservice_namespace: prod, code: img", name)
 		if !strings.Contains(fields, "virtualization:") {
 			b.WriteString(", virtualization: container")

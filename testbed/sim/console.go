@@ -24,7 +24,8 @@ node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
                              keys: replicas vcpus memory exclusive one_shot attempts stop (on_disconnect) grace image clusters node
                              priority gpus label near (SERVICE:MS of round trip) rigidness (of label and near, s)
-set C/N KEY=VALUE...         what a node is from now on: gpus=N, put=MS in the latency space, any other key is a label
+                             startup readiness liveness (INTERVAL:FAILURES of a check)
+set C/N KEY=VALUE...         what a node is from now on: gpus=N, put=MS in the latency space, release=old|new, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
 scale T/APP.SERVICE N        how many are wanted
 delete T/APP                 withdraw an application
@@ -37,6 +38,7 @@ crash|start|pause|resume root|C|C/N   a process
 crash root|C|C/N after N     within its next step of more than N saves, after N of them; it starts again
 power-off C/N                the machine with its workloads
 registry down|up             the image registry
+health T/APP.SERVICE N well|unready|dead   whether an instance passes its checks, all but liveness fail, or all fail
 run D                        let time pass
 settle D                     until all that people, tiers and nodes believe agrees
 show instances|workloads|nodes|clusters|why I|desired C/N|moves I
@@ -108,6 +110,13 @@ func (c *Console) do(command string) (string, error) {
 		return "", c.process(verb, args)
 	case "registry":
 		c.w.registryDown = arg(0) == "down"
+		return "", nil
+	case "health":
+		n, err := strconv.Atoi(arg(1))
+		if err != nil {
+			return "", err
+		}
+		c.w.ill[serviceID(arg(0)).Instance(n)] = arg(2)
 		return "", nil
 	case "run":
 		return c.run(arg(0))

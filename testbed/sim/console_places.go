@@ -21,6 +21,22 @@ func asked(m *api.Microservice, name, value string) (err error) {
 		m.Priority = value
 	case "gpus":
 		m.VGPUs, err = strconv.Atoi(value)
+	case "startup", "readiness", "liveness":
+		k := &api.Check{TCP: &api.TCPCheck{Port: 80}}
+		if _, err := fmt.Sscanf(value, "%d:%d", &k.Interval, &k.Failures); err != nil {
+			return err
+		}
+		if m.Health == nil {
+			m.Health = &api.Health{}
+		}
+		switch api.CheckKind(name) {
+		case api.CheckStartup:
+			m.Health.Startup = k
+		case api.CheckReadiness:
+			m.Health.Readiness = k
+		default:
+			m.Health.Liveness = k
+		}
 	case "label":
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainLabels, Labels: []string{value}})
 	case "near":
@@ -71,6 +87,10 @@ func (c *Console) set(args []string) error {
 			n.info.Devices = nil
 			for i := range count {
 				n.info.Devices = append(n.info.Devices, api.NodeDevice{ID: fmt.Sprintf("gpu=%d", i), Kinds: []string{api.DeviceGPU}})
+			}
+		case "release": // "old": the node announces no features
+			if n.info.Features = nil; value != "old" {
+				n.info.Features = []string{api.FeatureHealth}
 			}
 		default:
 			labels[key] = value

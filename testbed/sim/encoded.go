@@ -68,6 +68,10 @@ func describe(msg any) string {
 		return fmt.Sprintf("stop %s grace %s", key(m.Key), m.Grace)
 	case wire.UpdateFiles:
 		return fmt.Sprintf("update files of %s", key(m.Key))
+	case wire.KillWorkload:
+		return fmt.Sprintf("kill %s attempt %d grace %s", key(m.Key), m.Attempt, m.Grace)
+	case wire.ReadyWorkload:
+		return fmt.Sprintf("ready %s %t", key(m.Key), m.Ready)
 	case wire.DetachWorkload:
 		return fmt.Sprintf("detach %s", key(m.Key))
 	case wire.GuardWorkload:

@@ -58,6 +58,9 @@ func keeps(m api.Microservice, n *NodeMachine) bool {
 	if m.NeedsNetwork() && n.net == nil {
 		return false
 	}
+	if slices.ContainsFunc(m.Features(), func(f string) bool { return !slices.Contains(n.info.Features, f) }) {
+		return false
+	}
 	if !slices.Contains(n.info.Runtimes, m.Virtualization) || len(m.Arch) > 0 && !slices.Contains(m.Arch, n.info.Arch) {
 		return false
 	}

@@ -68,6 +68,7 @@ type NodeMachine struct {
 	proc    process[node.Input]
 	link    *link
 	runtime *FakeRuntime
+	checks  *fakeChecks
 	net     *NetMachine // nil if its workloads have no network
 
 	sent   wire.Desired // by the cluster, last
@@ -356,7 +357,8 @@ func (m *ClusterMachine) linked(up bool) {
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
-	n.runtime = newRuntime(n)
+	n.info.Features = []string{api.FeatureHealth}
+	n.runtime, n.checks = newRuntime(n), newChecks(n)
 	if m.w.Network {
 		n.addNet()
 		n.info.Network = api.NetworkOverlay
@@ -470,6 +472,7 @@ func (m *NodeMachine) crashMachine(wipe bool) {
 
 func (m *NodeMachine) fell(prompt bool) {
 	m.runtime.engineEnds()
+	m.checks.engineEnds()
 	if m.net != nil {
 		m.net.linked(false)
 	}
@@ -535,6 +538,13 @@ func (m *NodeMachine) send(e wire.Envelope) {
 		e.Msg.(wire.NodeToCluster).DeliverFromNode(m)
 	case node.ToDialer:
 		m.dial = e.Msg.(node.Dial)
+	case node.ToChecker:
+		switch o := e.Msg.(type) {
+		case node.Check:
+			m.checks.check(o)
+		case node.Uncheck:
+			m.checks.uncheck(o.Key)
+		}
 	default:
 		m.w.violate("wire", m.name, "sends %T to %q", e.Msg, e.To)
 	}

@@ -139,12 +139,13 @@ func (n *NetMachine) reconcile() {
 func (n *NetMachine) attach(v *workload) (wire.Attached, error) {
 	a := wire.Attach{
 		Key: v.Key, NetNS: fmt.Sprintf("/proc/%d/ns/net", v.attempt+1), Ports: v.spec.Ports(), Access: v.spec.Access(), Addresses: v.addresses,
+		Checked: v.spec.Health.Gates(),
 	}
 	if got := n.proc.give(overlay.Attach{Attach: a}); !got.taken || got.err != nil {
 		return wire.Attached{}, cmp.Or(got.err, api.ErrUnavailable)
 	}
 	at, _ := n.core.View().Attached(v.Key)
-	if !at.Ready {
+	if !at.Ready && !a.Checked {
 		n.listens(a)
 	}
 	return at, nil

@@ -123,7 +123,7 @@ func (p *person) newService(name string) promised {
 	}
 	p.wishes(&m)
 	m.Replicas = &replicas
-	m = w.opts.Only.plain(m)
+	m = w.opts.checks(w.opts.Only.plain(m))
 	return promised{m, replicas}
 }
 

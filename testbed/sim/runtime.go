@@ -8,6 +8,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/netmanager/overlay"
 )
 
 // FakeRuntime replaces containerd on one machine. Its workloads outlive the node engine. It
@@ -37,6 +38,7 @@ type workload struct {
 	guard     uint64 // counts guards
 	due       bool   // the guard's deadline passed while there was no process to kill
 	hidden    bool   // its end is hidden; see PlantHiddenStop
+	begun     moment // when its process started
 }
 
 func newRuntime(m *NodeMachine) *FakeRuntime {
@@ -65,6 +67,21 @@ func (r *FakeRuntime) Stop(o wire.StopWorkload) { r.enqueue(o.Key, func() { r.st
 // Update does nothing: no service of the simulator has files.
 func (r *FakeRuntime) Update(wire.UpdateFiles) {}
 
+// Kill ends the processes of a workload.
+func (r *FakeRuntime) Kill(o wire.KillWorkload) { r.enqueue(o.Key, func() { r.kill(o) }) }
+
+// SetReady sets whether a workload gets flows.
+func (r *FakeRuntime) SetReady(o wire.ReadyWorkload) {
+	if n := r.machine.net; n != nil && !n.proc.give(overlay.SetReady{Key: o.Key, Ready: o.Ready}).taken {
+		era := r.era
+		r.w.after(time.Second, func() {
+			if r.era == era {
+				r.recheck() // the core finds the difference
+			}
+		})
+	}
+}
+
 // Detach takes a workload off the network.
 func (r *FakeRuntime) Detach(o wire.DetachWorkload) {
 	if n := r.machine.net; n != nil {
@@ -86,6 +103,11 @@ func (r *FakeRuntime) enqueue(k wire.Key, do func()) {
 // finish answers an order and starts the next one of its key.
 func (r *FakeRuntime) finish(k wire.Key, e wire.WorkloadEvent) {
 	r.tell(e)
+	r.next(k)
+}
+
+// next starts the next order of a key.
+func (r *FakeRuntime) next(k wire.Key) {
 	rest := r.queue[k][1:]
 	if len(rest) == 0 {
 		delete(r.queue, k)
@@ -199,7 +221,7 @@ func (r *FakeRuntime) startWorkload(o wire.StartWorkload) {
 
 // begin starts the workload's process. Its image determines when it exits.
 func (r *FakeRuntime) begin(v *workload) {
-	v.phase = wire.WorkloadRunning
+	v.phase, v.begun = wire.WorkloadRunning, r.w.now
 	v.run++
 	r.w.began(r.machine, v)
 	if v.due {
@@ -288,6 +310,29 @@ func (r *FakeRuntime) stop(o wire.StopWorkload) {
 		}
 	}
 	r.within(o.Grace, o.Key, v.attempt, kill)
+}
+
+// kill sends SIGTERM and, after the grace period, SIGKILL, like stop, and removes nothing.
+func (r *FakeRuntime) kill(o wire.KillWorkload) {
+	v := r.find(o.Key)
+	switch {
+	case r.down:
+		r.fail(o.Key, o.Attempt, api.ReasonRuntimeDown, runtimeDownDetail)
+		return
+	case v == nil || v.phase != wire.WorkloadRunning:
+		r.next(o.Key)
+		return
+	}
+	run, took, code := v.run, r.w.termDelay(), 143
+	if strings.HasSuffix(v.spec.Code, ":deaf") || took >= o.Grace {
+		took, code = o.Grace, 137
+	}
+	r.within(took, o.Key, v.attempt, func() {
+		if v.run == run {
+			r.exit(v, code)
+		}
+		r.next(o.Key)
+	})
 }
 
 func (r *FakeRuntime) remove(v *workload) {

@@ -109,6 +109,15 @@ func TestShortRestartsCostNoLeases(t *testing.T) {
 	}
 }
 
+// Health checks that fail at random cause restarts and changes of readiness, and break no promise.
+func TestHealthChecksKeepEveryPromise(t *testing.T) {
+	for seed := uint64(1); seed <= 40; seed++ {
+		if v := sim.Run(seed, sim.Options{Health: true}).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
 // If several nodes fall silent at about the same time, each of their instances runs elsewhere
 // within the bound.
 func TestSeveralSilentNodesKeepTheBound(t *testing.T) {

@@ -24,6 +24,8 @@ type Options struct {
 	Plant Plant
 	Plans bool // request plans repeatedly, which must not change the run
 	Only  Only // the only kind of fault; empty: all
+
+	Health bool // services have health checks, which fail at random while there are faults
 }
 
 // Plant is a planted fault, which proves that the simulator would find it.
@@ -78,6 +80,8 @@ type World struct {
 	registryDown   bool
 	healthy        bool // faulty images have been repaired
 
+	ill map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
+
 	running   map[api.InstanceID][]*running
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
 	moves     moves
@@ -93,6 +97,7 @@ func NewWorld(seed uint64, set Settings, opts Options) *World {
 		Settings: set, opts: opts, chance: rand.New(rand.NewPCG(seed, 0x7265656c696e65)),
 		quality: set.Quality, externalBroker: set.ExternalBroker,
 		running: map[api.InstanceID][]*running{}, epochs: map[api.InstanceID]api.Epoch{}, moves: moves{},
+		ill: map[api.InstanceID]string{},
 	}
 	w.story.keep = opts.Trace
 	if w.quality.Delay == 0 {

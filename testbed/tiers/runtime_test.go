@@ -78,6 +78,11 @@ func (f *fakeRuntime) Stop(_ context.Context, k wire.Key, _ time.Duration) error
 	return nil
 }
 
+func (f *fakeRuntime) Kill(_ context.Context, k wire.Key, _ time.Duration) error {
+	f.kill(k, 143)
+	return nil
+}
+
 func (f *fakeRuntime) List(context.Context) ([]runtime.Status, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

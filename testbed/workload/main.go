@@ -1,7 +1,9 @@
 // Command workload is the program in the image of the examples. Tests use it as a workload with a
 // given behaviour.
 //
-//	workload serve               answer HTTP with its name (the default)
+//	workload serve               answer HTTP with its name (the default); /healthz answers with the status of
+//	                             the variable HEALTH, or the one in the last request of /set?status=N
+//	workload check URL           exit with 0 if the URL answers with 200, otherwise with 1
 //	workload sleep [DURATION]    sleep forever or for a duration
 //	workload exit CODE [AFTER]   exit with CODE
 //	workload eat MIB             allocate memory and keep it
@@ -20,6 +22,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,6 +34,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -59,6 +63,7 @@ func main() {
 
 var modes = map[string]func(args []string) (code int, err error){
 	"serve":       serve,
+	"check":       check,
 	"sleep":       sleep,
 	"exit":        exit,
 	"eat":         eat,
@@ -85,6 +90,8 @@ type Identity struct {
 	// Since is when it began to listen, so that tests can subtract the start.
 	Since time.Time `json:"since"`
 	Asked any       `json:"asked,omitempty"` // the answer, or the error
+	// Healthy is when /healthz answered with 200 for the first time.
+	Healthy time.Time `json:"healthy,omitzero"`
 }
 
 func identity() Identity {
@@ -110,21 +117,71 @@ func serve([]string) (int, error) {
 	}
 	since := time.Now()
 	fmt.Println("listening on", l.Addr())
-	srv := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			me := identity()
-			me.Since = since
-			_ = json.NewEncoder(w).Encode(asking(me))
-		}),
+	var health health
+	status, err := strconv.Atoi(cmp.Or(os.Getenv("HEALTH"), "200"))
+	if err != nil {
+		return 2, fmt.Errorf("HEALTH: %w", err)
 	}
+	health.status.Store(int64(status))
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", health.serve)
+	mux.HandleFunc("/set", health.set)
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		me := identity()
+		me.Since = since
+		if at := health.since.Load(); at != nil {
+			me.Healthy = *at
+		}
+		_ = json.NewEncoder(w).Encode(asking(me))
+	})
+	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: mux}
 	go func() {
 		<-term()
 		_ = srv.Close()
 	}()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return 1, err
+	}
+	return 0, nil
+}
+
+// health is the state of /healthz.
+type health struct {
+	status atomic.Int64
+	since  atomic.Pointer[time.Time] // of the first answer with 200
+}
+
+func (h *health) serve(w http.ResponseWriter, _ *http.Request) {
+	status := int(h.status.Load())
+	if status == http.StatusOK {
+		now := time.Now()
+		h.since.CompareAndSwap(nil, &now)
+	}
+	w.WriteHeader(status)
+}
+
+func (h *health) set(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.FormValue("status"))
+	if err != nil || n < 200 || n > 599 {
+		http.Error(w, "status: want 200 to 599", http.StatusBadRequest)
+		return
+	}
+	h.status.Store(int64(n))
+}
+
+func check(args []string) (int, error) {
+	if len(args) == 0 {
+		return 2, errors.New("check: want a URL")
+	}
+	c := http.Client{Timeout: 5 * time.Second}
+	resp, err := c.Get(args[0])
+	if err != nil {
+		return 1, err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 1, fmt.Errorf("status %d", resp.StatusCode)
 	}
 	return 0, nil
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // A move off a live node is make before break: the node keeps the old placement until the
-// new one runs and, on the overlay network, listens. An exclusive instance is stopped first,
+// new one runs and is ready by its health checks or, without them, listens on the overlay network. An exclusive instance is stopped first,
 // and so is one whose new placement is on the same node.
 
 // moveOff assigns the instance to another node. A running old placement on a live node
@@ -36,12 +36,18 @@ func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail
 // ended anyway. A netmanager reports within a few seconds whether an instance listens.
 const listenTime = 10 * time.Second
 
+// healthTime is how long a new placement may run without passing its health checks until the old one is
+// ended anyway. Checks that fail for good restart it before, and then another node is chosen.
+const healthTime = 10 * time.Minute
+
 // made ends the old placements once the new one can replace them.
 func (m *Machine) made(in *instance) {
 	n, key := m.nodes[in.Node], effects.Key{Kind: effects.Listen, Instance: in.id()}
 	switch {
 	case !in.stays():
 		return
+	case in.State == api.Running && !in.Ready && (in.Reason == api.ReasonNotReady || in.Reason == api.ReasonUnhealthy):
+		m.fx.Timers.SetEarlier(key, m.fx.Now.Add(healthTime))
 	case in.State == api.Running && n != nil && n.Info.Network == api.NetworkOverlay && !in.Ready:
 		m.fx.Timers.SetEarlier(key, m.fx.Now.Add(listenTime))
 	case in.State == api.Running || in.ended():

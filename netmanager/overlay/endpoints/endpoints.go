@@ -37,7 +37,8 @@ const MinQuarantine = 5 * time.Second
 type Attachment struct {
 	Attach   wire.Attach `json:"attach"`
 	Address  netip.Addr  `json:"address"`
-	Ready    bool        `json:"ready,omitempty"` // it listens
+	Ready    bool        `json:"ready,omitempty"`   // it listens, or has passed its health checks
+	Unready  bool        `json:"unready,omitempty"` // it was ready, and fails its health checks now
 	Draining bool        `json:"draining,omitempty"`
 }
 
@@ -45,7 +46,10 @@ type Attachment struct {
 func (a Attachment) Service() api.ServiceID { return a.Attach.Instance.Service() }
 
 // Accepting reports whether new flows may go to the attachment.
-func (a Attachment) Accepting() bool { return a.Ready && !a.Draining }
+func (a Attachment) Accepting() bool { return a.Serving() && !a.Draining }
+
+// Serving reports whether the attachment is a backend of its service, which may be draining.
+func (a Attachment) Serving() bool { return a.Ready && !a.Unready }
 
 // freed is the document of an address in quarantine. Key is the last workload that had it, if known.
 type freed struct {
@@ -193,7 +197,7 @@ func (m *Machine) Attach(now time.Time, a wire.Attach) (at Attachment, changed b
 	} else {
 		at.Address = old.Address
 		if old.Attach.NetNS == a.NetNS { // otherwise it is a restarted workload
-			at.Ready, at.Draining = old.Ready, old.Draining
+			at.Ready, at.Unready, at.Draining = old.Ready, old.Unready && a.Checked, old.Draining
 		}
 		if step.SameJSON(*old, at) {
 			return at, false, nil
@@ -262,14 +266,27 @@ func (m *Machine) Detach(now time.Time, k wire.Key) (at Attachment, ok bool) {
 	return *a, true
 }
 
-// Ready marks an attachment as listening. ok is false if it is already marked, or if netns is not its
-// current network namespace.
+// Ready marks an attachment as listening. ok is false if it is already marked, if netns is not its
+// current network namespace, or if its health checks decide whether it is ready.
 func (m *Machine) Ready(k wire.Key, netns string) (at Attachment, ok bool) {
 	a := m.byKey[k]
-	if a == nil || a.Ready || a.Attach.NetNS != netns {
+	if a == nil || a.Ready || a.Attach.NetNS != netns || a.Attach.Checked {
 		return at, false
 	}
 	a.Ready = true
+	m.journal.Put(KindAttachment, k.String(), a)
+	return *a, true
+}
+
+// SetReady sets whether an attachment whose health checks decide that is ready. ok is false if nothing
+// changes.
+func (m *Machine) SetReady(k wire.Key, ready bool) (at Attachment, ok bool) {
+	a := m.byKey[k]
+	if a == nil || !a.Attach.Checked || a.Serving() == ready {
+		return at, false
+	}
+	a.Unready = !ready // it stays Ready, which is not a change of a new attachment
+	a.Ready = a.Ready || ready
 	m.journal.Put(KindAttachment, k.String(), a)
 	return *a, true
 }

@@ -75,6 +75,51 @@ func TestNewAttemptKeepsTheAddressAndNotTheState(t *testing.T) {
 	}
 }
 
+func TestHealthChecksDecideWhetherACheckedAttachmentIsReady(t *testing.T) {
+	m := machine(t)
+	a, plain := attach(0, 1), attach(1, 1)
+	a.Checked = true
+	for _, x := range []wire.Attach{a, plain} {
+		if _, _, err := m.Attach(start, x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, ok := m.Ready(a.Key, a.NetNS); ok {
+		t.Error("it listens and became ready, want only its checks to decide")
+	}
+	if _, ok := m.SetReady(plain.Key, true); ok {
+		t.Error("an attachment without checks was set ready, want no change")
+	}
+	for i, c := range []struct{ set, changed, accepts, unready bool }{
+		{false, false, false, false}, {true, true, true, false}, {true, false, true, false}, {false, true, false, true}, {true, true, true, false},
+	} {
+		_, changed := m.SetReady(a.Key, c.set)
+		at, _ := m.Get(a.Key)
+		if changed != c.changed || at.Accepting() != c.accepts || at.Unready != c.unready {
+			t.Errorf("step %d, set %t: changed %t, %+v, want %+v", i, c.set, changed, at, c)
+		}
+	}
+	m.SetReady(a.Key, false)
+	older := a
+	older.Checked = false // a node engine of an earlier release
+	if at, _, err := m.Attach(start, older); err != nil || !at.Accepting() {
+		t.Errorf("without checks it is %+v (%v), want it to accept flows as before", at, err)
+	}
+	if _, _, err := m.Attach(start, a); err != nil {
+		t.Fatal(err)
+	}
+	m.Drain(a.Key)
+	m.SetReady(a.Key, false)
+	m.SetReady(a.Key, true)
+	if at, _ := m.Get(a.Key); at.Accepting() || !at.Serving() {
+		t.Errorf("a draining attachment that is ready again is %+v, want it to drain", at)
+	}
+	a.NetNS = "/ns/2"
+	if next, _, err := m.Attach(start, a); err != nil || next.Serving() || next.Draining {
+		t.Errorf("the next attempt is %+v (%v), want neither ready nor draining", next, err)
+	}
+}
+
 func TestFreedAddressesAreQuarantined(t *testing.T) {
 	m := machine(t)
 	n := m.Free(start)

@@ -158,7 +158,7 @@ func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 // releases its slot for the rest of its grace.
 func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) error {
 	id := runtime.ID(k)
-	err := r.stop(ctx, id, r.cfg.shimGroup(k.Instance), grace)
+	err := r.endProcesses(ctx, id, r.cfg.shimGroup(k.Instance), grace, r.remove)
 	if err == nil {
 		err = r.logs.Remove(id)
 	}
@@ -166,6 +166,11 @@ func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) err
 		err = errors.Join(err, r.group(id).Kill(ctx))
 	}
 	return failure("stop", k, err)
+}
+
+// Kill implements runtime.Runtime. The number of concurrent kills is limited like that of stops.
+func (r *Runtime) Kill(ctx context.Context, k wire.Key, grace time.Duration) error {
+	return failure("kill", k, r.endProcesses(ctx, runtime.ID(k), r.cfg.shimGroup(k.Instance), grace, r.killAll))
 }
 
 func (r *Runtime) CgroupOf(ctx context.Context, k wire.Key) (string, error) {
@@ -224,6 +229,7 @@ func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 		if err != nil {
 			return err
 		}
+		w.ImageHealth = img.health
 		err = r.createContainer(ctx, w, h, img)
 		if !errors.Is(err, errNoFiles) || retried {
 			return err

@@ -38,6 +38,7 @@ type unpacked struct {
 	key     string          // digest and platform
 	parent  string          // the snapshot of the image's files
 	process json.RawMessage // the specs.Process that the image configures
+	health  *api.Health     // its HEALTHCHECK, nil: none
 }
 
 // setProcess is an oci.SpecOpts that sets the process that the image configures.
@@ -122,6 +123,9 @@ func (r *Runtime) readImage(ctx context.Context, img client.Image, key string) (
 		return u, err
 	}
 	u = unpacked{Image: img, key: key, parent: identity.ChainID(diffs).String()}
+	if u.health, err = healthcheck(ctx, img); err != nil {
+		return u, err
+	}
 	snapshots, view := r.c.SnapshotService(r.cfg.Snapshotter), "treeline-view-"+u.parent
 	if _, err := snapshots.View(ctx, view, u.parent); err != nil && !errdefs.IsAlreadyExists(err) {
 		return u, err

@@ -150,7 +150,8 @@ func (r *Runtime) recreateTask(ctx context.Context, id string) error {
 	return r.newTask(ctx, id, r.cfg.shimGroup(rec.Instance), files)
 }
 
-func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration) error {
+// endProcesses ends the container with SIGTERM and, after grace, with last.
+func (r *Runtime) endProcesses(ctx context.Context, id, shim string, grace time.Duration, last func(context.Context, string) error) error {
 	if grace <= 0 {
 		kill := time.AfterFunc(slotTimeout, func() {
 			if err := r.group(id).Kill(ctx); err != nil && ctx.Err() == nil {
@@ -181,7 +182,7 @@ func (r *Runtime) stop(ctx context.Context, id, shim string, grace time.Duration
 			leave = again
 		}
 	}
-	return r.remove(ctx, id)
+	return last(ctx, id)
 }
 
 // terminate sends SIGTERM. It closes ended when the workload has ended or grace is over.
@@ -229,6 +230,26 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	return nil
 }
 
+// killAll kills the container's processes and keeps the rest.
+func (r *Runtime) killAll(ctx context.Context, id string) error {
+	ctx, cancel := r.call(ctx)
+	defer cancel()
+	task, err := r.task(ctx, id)
+	if err != nil || !alive(task) {
+		return err
+	}
+	return errors.Join(r.killTask(ctx, id), r.group(id).Kill(ctx))
+}
+
+// killTask kills the processes of a task and waits for its end.
+func (r *Runtime) killTask(ctx context.Context, id string) error {
+	_, err := native(r.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL), All: true}))
+	if err == nil {
+		_, err = native(r.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id}))
+	}
+	return ignoreNotFound(err)
+}
+
 // kill kills the container's processes and deletes its task.
 func (r *Runtime) kill(ctx context.Context, id string) error {
 	task, err := r.task(ctx, id)
@@ -236,11 +257,7 @@ func (r *Runtime) kill(ctx context.Context, id string) error {
 		return err
 	}
 	if task.Status != tasktypes.Status_STOPPED {
-		_, err := native(r.c.TaskService().Kill(ctx, &tasks.KillRequest{ContainerID: id, Signal: uint32(syscall.SIGKILL), All: true}))
-		if err == nil {
-			_, err = native(r.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id}))
-		}
-		if ignoreNotFound(err) != nil {
+		if err := r.killTask(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -285,7 +302,7 @@ func (r *Runtime) list(ctx context.Context) ([]runtime.Status, error) {
 }
 
 func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) runtime.Status {
-	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: wire.WorkloadCreated}
+	st := runtime.Status{Key: w.Key, Attempt: w.Attempt, Spec: w.Spec, Devices: w.Devices, Phase: wire.WorkloadCreated, ImageHealth: w.ImageHealth}
 	switch {
 	case t == nil && r.logs.Marked(id) && r.hasProcesses(id):
 		// containerd's list lacks tasks whose shim does not answer in time.

@@ -159,6 +159,11 @@ func (r *Runtime) Stop(ctx context.Context, k wire.Key, grace time.Duration) err
 	return failure("stop", k, r.stop(ctx, runtime.ID(k), grace))
 }
 
+// Kill implements runtime.Runtime.
+func (r *Runtime) Kill(ctx context.Context, k wire.Key, grace time.Duration) error {
+	return failure("kill", k, r.endProcesses(ctx, runtime.ID(k), grace))
+}
+
 // failure wraps err, if it is not nil, in a *runtime.Error.
 func failure(action string, k wire.Key, err error) error {
 	if err == nil {
@@ -258,6 +263,14 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 }
 
 func (r *Runtime) stop(ctx context.Context, id string, grace time.Duration) error {
+	if err := r.endProcesses(ctx, id, grace); err != nil {
+		return err
+	}
+	return errors.Join(r.remove(id), r.logs.Remove(id))
+}
+
+// endProcesses ends the workload's processes, and returns when its exit is saved.
+func (r *Runtime) endProcesses(ctx context.Context, id string, grace time.Duration) error {
 	st, err := r.state(id)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -281,7 +294,7 @@ func (r *Runtime) stop(ctx context.Context, id string, grace time.Duration) erro
 		}
 		_ = syscall.Kill(st.run.Shim.PID, syscall.SIGKILL)
 	}
-	return errors.Join(r.remove(id), r.logs.Remove(id))
+	return nil
 }
 
 // remove removes everything but the log of a workload that does not run.

@@ -67,6 +67,7 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"CgroupHasLimits", cgroupHasLimits},
 		{"KillAfterGrace", killAfterGrace},
 		{"GraceOfZeroKills", graceOfZeroKills},
+		{"KillKeepsTheRemains", killKeepsTheRemains},
 		{"Environment", environment},
 		{"KilledBeforeDaemons", killedBeforeDaemons},
 		{"LogsTail", logsTail},
@@ -511,6 +512,32 @@ func graceOfZeroKills(s *suite) {
 	w := s.workload("sleep") // created, but never started
 	s.create(w)
 	s.stop(w.Key, timeout)
+}
+
+// killKeepsTheRemains ends workloads that are to be restarted: they have exited, and their logs are left.
+func killKeepsTheRemains(s *suite) {
+	wantExit := s.watch()
+	w := s.workload("sleep")
+	if err := s.rt.Kill(s.Context(), w.Key, timeout); err != nil {
+		s.Errorf("kill a workload that does not exist: %v", err)
+	}
+	s.run(w)
+	s.waitForLine(w.Key, "sleeping")
+	for range 2 { // repeated, it does nothing
+		if err := s.rt.Kill(s.Context(), w.Key, timeout); err != nil {
+			s.Fatalf("kill %s: %v", w.Key, err)
+		}
+	}
+	code := s.wantPhase(w.Key, wire.WorkloadExited).ExitCode
+	wantExit(w, code, false)
+	if lines := s.read(w.Key, -1, true); len(lines) == 0 {
+		s.Error("log after Kill: got nothing, want its output")
+	}
+	w = s.runIgnoring()
+	if err := s.rt.Kill(s.Context(), w.Key, 100*time.Millisecond); err != nil {
+		s.Fatalf("kill %s, which ignores SIGTERM: %v", w.Key, err)
+	}
+	wantExit(w, 137, false)
 }
 
 func environment(s *suite) {

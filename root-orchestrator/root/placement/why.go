@@ -134,6 +134,12 @@ func (m *Machine) summary(in Instance, w *api.Why, since time.Duration) string {
 		return s
 	}
 	s := fmt.Sprintf("%s runs on cluster %s, since %s", name, in.Cluster, since)
+	switch in.Reason {
+	case api.ReasonNotReady:
+		s += ", and is not ready, so that it gets no flows: " + detail
+	case api.ReasonUnhealthy:
+		s += ", and is unhealthy: " + detail
+	}
 	if v := w.Instance.Violated; v != "" {
 		s += ", and violates its SLA: " + v
 	}

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+const (
+	checksPerSecond = 1000
+	checkWindow     = 5 * time.Second
+	checkLimit      = 10.0 // % of a core
+)
+
+// healthChecks measures a node engine that carries out 1,000 health checks a second, beside a process
+// that only sends as many HTTP requests with net/http, and the time from readiness to a route.
+func healthChecks(r *run) error {
+	if err := checkCost(r); err != nil {
+		return err
+	}
+	return readyRoutes(r)
+}
+
+// checkCost measures the processor time of a complete node engine with a fake runtime, whose 1,000
+// instances have one check a second each. This process answers the checks.
+func checkCost(r *run) error {
+	return inLab(r, func(l *lab.Lab) error {
+		var requests, conns atomic.Int64
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		srv := &http.Server{
+			ReadHeaderTimeout: 5 * time.Second,
+			Handler:           http.HandlerFunc(func(http.ResponseWriter, *http.Request) { requests.Add(1) }),
+			ConnState: func(_ net.Conn, s http.ConnState) {
+				if s == http.StateNew {
+					conns.Add(1)
+				}
+			},
+		}
+		go func() { _ = srv.Serve(ln) }()
+		defer srv.Close()
+		at, err := netip.ParseAddrPort(ln.Addr().String())
+		if err != nil {
+			return err
+		}
+
+		floor, err := bareRequests(r, at.String(), &requests)
+		if err != nil {
+			return err
+		}
+		engine, err := startChecker(l)
+		if err != nil {
+			return err
+		}
+		defer engine.end()
+		var idle series
+		if err := engine.measure(r, &idle, nil, 3); err != nil {
+			return err
+		}
+		port := int(at.Port())
+		for _, c := range []struct {
+			name  string
+			check api.Check
+			count *atomic.Int64
+			note  string
+		}{
+			{"http", api.Check{HTTP: &api.HTTPCheck{Port: port, Path: "/healthz"}}, &requests, "connections are used for 10 s"},
+			{"tcp", api.Check{TCP: &api.TCPCheck{Port: port}}, &conns, "a new connection for each"},
+		} {
+			c.check.Interval = 1
+			m := l.Container("web", checksPerSecond)
+			m.VCPUs, m.Memory, m.Health = 0.01, 4, &api.Health{Liveness: &c.check}
+			l.Apply(lab.App(c.name, m))
+			l.WaitWithin(swarmPatience, "all instances run", l.Running(c.name, "web", checksPerSecond))
+			if err := sleep(r.ctx, 5*time.Second); err != nil { // the checks spread over their interval
+				return err
+			}
+			var cpu series
+			if err := engine.measure(r, &cpu, c.count, max(r.n, 3)); err != nil {
+				return err
+			}
+			rec := cpu.record("health."+c.name, "% core").atMost(checkLimit).over("bare HTTP requests", quantile(floor.values, 0.5))
+			r.emit(rec.noting("%d checks a second of a complete node engine, %s; without checks it uses %.2f %%", checksPerSecond, c.note, quantile(idle.values, 0.5)))
+			l.Delete(c.name)
+			l.WaitWithin(swarmPatience, "all instances are gone", l.Gone(c.name))
+		}
+		r.emit(floor.record("health.floor", "% core").noting("a process that sends %d HTTP requests a second with net/http on 1,000 connections", checksPerSecond))
+		return nil
+	})
+}
+
+// checker is a node engine in a process of its own.
+type checker struct {
+	pid int
+	end func()
+}
+
+func startChecker(l *lab.Lab) (*checker, error) {
+	addr, err := freeport.Addr()
+	if err != nil {
+		return nil, err
+	}
+	l.Cluster("munich", lab.ClusterOptions{Args: append([]string{"--listen", addr}, quiet...)})
+	tok, err := l.API.CreateJoinToken(l.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"})
+	if err != nil {
+		return nil, err
+	}
+	t, err := jointoken.Parse(tok.Token)
+	if err != nil {
+		return nil, err
+	}
+	t.URL = "https://" + addr // not through the lab's proxy
+	order, err := json.Marshal(swarmOrder{Dir: filepath.Join(l.Dir, "swarm"), Token: t.Line(), Nodes: 1, AtOnce: 1, CPUs: 64, Memory: 1 << 16})
+	if err != nil {
+		return nil, err
+	}
+	pid, end, err := startSwarm(string(order))
+	if err != nil {
+		return nil, err
+	}
+	l.WaitWithin(swarmPatience, "the node has joined", lab.Nodes("munich", 1))
+	return &checker{pid, end}, nil
+}
+
+// measure adds the processor time of windows, in which count must grow by the number of checks.
+func (c *checker) measure(r *run, s *series, count *atomic.Int64, n int) error {
+	for range n {
+		before := int64(0)
+		if count != nil {
+			before = count.Load()
+		}
+		w := watch("")
+		used, err := cpuOf(c.pid)
+		if err != nil {
+			return err
+		}
+		began := time.Now()
+		if err := sleep(r.ctx, checkWindow); err != nil {
+			return err
+		}
+		now, err := cpuOf(c.pid)
+		if err != nil {
+			return err
+		}
+		took := time.Since(began)
+		s.add(100*float64(now-used)/float64(took), w.disturbed())
+		if count == nil {
+			continue
+		}
+		if got := float64(count.Load()-before) / took.Seconds(); got < 0.95*checksPerSecond || got > 1.1*checksPerSecond {
+			return fmt.Errorf("%.0f checks a second arrived, want %d", got, checksPerSecond)
+		}
+	}
+	return nil
+}
+
+// bareRequests measures a process that only sends requests.
+func bareRequests(r *run, at string, count *atomic.Int64) (s series, err error) {
+	pid, end, err := startSwarm(requestsTo + at)
+	if err != nil {
+		return s, err
+	}
+	defer end()
+	if err := sleep(r.ctx, 3*time.Second); err != nil { // until all connections are open
+		return s, err
+	}
+	return s, (&checker{pid: pid}).measure(r, &s, count, max(r.n/3, 3))
+}
+
+// requestsTo is the prefix of a swarm's order to send requests to an address instead.
+const requestsTo = "requests to "
+
+// sendRequests is the process of bareRequests: it sends checksPerSecond requests a second, each of the
+// connections one, until its standard input is closed.
+func sendRequests(ctx context.Context, at string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: checksPerSecond, MaxIdleConns: checksPerSecond}}
+	var all sync.WaitGroup
+	defer all.Wait()
+	const rounds = 100 // a second, each with as many requests at once
+	tick := time.NewTicker(time.Second / rounds)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		for range checksPerSecond / rounds {
+			all.Go(func() {
+				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/healthz", http.NoBody)
+				if err != nil {
+					return
+				}
+				if resp, err := c.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+				}
+			})
+		}
+	}
+}
+
+// readyRoutes measures the time from when an instance passes its readiness check until its first answer
+// to a client on another node.
+func readyRoutes(r *run) error {
+	return inLab(r, func(l *lab.Lab) error {
+		hosts := &hostRig{rig{log: r.log}}
+		defer hosts.close()
+		w := newRouteWorld(l, netlab.New(hosts))
+		near := w.cluster("near")
+		w.node(near, "client")
+		w.node(near, "server")
+		l.Wait("the nodes take work", lab.Nodes("near", 2))
+		l.Apply(lab.App("ask", lab.On(l.Container("client", 1), "near", "client")))
+		l.Wait("the client runs", l.Running("ask", "client", 1))
+		in := l.Inside(l.ID("ask", "client", 0))
+
+		web := l.Container("web", 1)
+		web.Cmd, web.Environment = []string{"/app", "serve"}, []string{"PORT=80"}
+		web.Health = &api.Health{Readiness: &api.Check{HTTP: &api.HTTPCheck{Port: 80, Path: "/healthz"}, Interval: 1}}
+		l.Apply(lab.App("web", lab.On(web, "near", "server")))
+		l.Wait("it runs", l.Running("web", "web", 1))
+		at := netip.AddrPortFrom(l.Addresses("web", "web").RoundRobin, 80).String()
+		seen := map[placement]bool{}
+		appear := func() (time.Duration, error) {
+			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
+				if err := r.ctx.Err(); err != nil {
+					return 0, err
+				}
+				a, err := ask(r.ctx, in, at)
+				if err != nil || seen[a.placement] || a.Healthy.IsZero() {
+					continue
+				}
+				seen[a.placement] = true
+				return time.Since(a.Healthy), nil
+			}
+			return 0, fmt.Errorf("no new instance answered within a minute")
+		}
+		if _, err := appear(); err != nil {
+			return err
+		}
+		var s series
+		for range max(r.n, 30) {
+			watch := watch(l.Dir)
+			l.Scale("web", "web", 2)
+			took, err := appear()
+			if err != nil {
+				return err
+			}
+			s.add(ms(took), watch.disturbed())
+			l.Scale("web", "web", 1)
+			l.Wait("one is left", l.Running("web", "web", 1))
+		}
+		r.emit(held(s.record("health.ready-to-route", "ms"), routeInCluster).
+			noting("from the answer to the first check that passes until the first answer to a client on another node of the cluster; the limit holds the p99 of %s instances", strconv.Itoa(len(s.values))))
+		return nil
+	})
+}
