@@ -44,6 +44,7 @@ esac
 // TestBackupAsDocumented saves a root with the commands of docs/how-to/operator.md, changes it, and
 // restores it with the commands there, below a directory that replaces /.
 func TestBackupAsDocumented(t *testing.T) {
+	t.Parallel()
 	machine := t.TempDir()
 	data := filepath.Join(machine, "var/lib/treeline/root")
 	for _, dir := range []string{data, filepath.Join(machine, "etc/treeline")} {

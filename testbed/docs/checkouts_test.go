@@ -104,6 +104,7 @@ func there(parts []string) (found []string) {
 // TestTwoCheckoutsAtOnce starts an installation in each of two checkouts at the same time, uses both
 // without flags, and removes one while the other runs.
 func TestTwoCheckoutsAtOnce(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		const reason = "scripts/up runs containers, as root alone"
 		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {

@@ -17,6 +17,7 @@ const commandTime = 8 * time.Minute
 // TestUpCommandsDown starts an installation with scripts/up, twice, runs every command of the
 // documents on it, removes it, and then starts and removes it again.
 func TestUpCommandsDown(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		const reason = "scripts/up runs containers, as root alone"
 		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {

@@ -21,6 +21,7 @@ import (
 // Nodes behind each kind of NAT reach nodes behind every other kind. The test logs the path of
 // each pair.
 func TestNATMatrix(t *testing.T) {
+	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{})
 	for _, k := range netlab.Kinds {
 		o.Node(o.First, k)
@@ -92,6 +93,7 @@ func TestNATMatrix(t *testing.T) {
 // the root, packets through the relay and then directly, and no name of a node reaches the
 // other cluster.
 func TestServicesTalkAcrossClusters(t *testing.T) {
+	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{})
 	second := o.NewCluster("c2", 2)
 	o.Node(o.First, netlab.PortRestricted)

@@ -16,6 +16,7 @@ import (
 // between clusters, is down. Callers lose nothing, because the nodes announce draining
 // instances to their peers.
 func TestInstancesLeaveWithoutARoot(t *testing.T) {
+	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{})
 	second := o.NewCluster("c2", 2)
 	o.Node(o.First, netlab.PortRestricted)

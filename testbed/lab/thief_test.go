@@ -53,6 +53,7 @@ func shown(chain []*x509.Certificate) (out [][]byte) {
 // Stolen credentials do not allow impersonation: neither a hostile cluster nor a node with a
 // stolen certificate can make a key a peer that is not the certificate's.
 func TestStolenIdentitiesAreRefused(t *testing.T) {
+	t.Parallel()
 	s := newSiege(t)
 	c2 := s.NewCluster("c2", 2)
 	s.Node(c2, netlab.None)

@@ -36,6 +36,7 @@ func TestSeedsKeepEveryPromise(t *testing.T) {
 
 // seeds.txt lists the seeds that once found a bug.
 func TestRegressionSeeds(t *testing.T) {
+	t.Parallel()
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -102,6 +103,7 @@ func TestPlansChangeNothing(t *testing.T) {
 
 // A short restart of an orchestrator ends no lease, so that no exclusive instance stops.
 func TestShortRestartsCostNoLeases(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Only: sim.OnlyRestarts}).Violation; v != nil {
 			t.Errorf("seed %d: %v", seed, v)
@@ -121,6 +123,7 @@ func TestHealthChecksKeepEveryPromise(t *testing.T) {
 // If several nodes fall silent at about the same time, each of their instances runs elsewhere
 // within the bound.
 func TestSeveralSilentNodesKeepTheBound(t *testing.T) {
+	t.Parallel()
 	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Only: sim.OnlySilence}).Violation; v != nil {
 			t.Errorf("seed %d: %v", seed, v)
