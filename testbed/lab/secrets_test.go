@@ -69,13 +69,14 @@ func (s *secrets) waitFile(n int, path, want string) {
 	s.t.Helper()
 	id := s.ID("shop", "web", n)
 	lab.Within(s.t, time.Minute, fmt.Sprintf("%s of instance %d is %q", path, n, want), func() error {
-		for _, w := range s.WorkloadsOf(id) {
-			if got, err := file(w, path); err != nil || got != want {
-				return fmt.Errorf("it is %q, %w", got, err)
-			}
-			return nil
+		all := s.WorkloadsOf(id)
+		if len(all) == 0 {
+			return fmt.Errorf("%s has no process", id)
 		}
-		return fmt.Errorf("%s has no process", id)
+		if got, err := file(all[0], path); err != nil || got != want {
+			return fmt.Errorf("it is %q, %w", got, err)
+		}
+		return nil
 	})
 }
 
