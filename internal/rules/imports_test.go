@@ -181,7 +181,7 @@ var modules = []struct {
 	{"github.com/opencontainers", []string{"node-engine/runtime", "node-engine/devices"}, "the formats of images and containers"},
 	{"tags.cncf.io/container-device-interface", []string{"node-engine/devices"}, "CDI: vendors' descriptions of devices for containers"},
 	{"github.com/fsnotify/fsnotify", []string{"node-engine/devices"}, "watches for new CDI specifications; the CDI library requires it"},
-	{"github.com/songgao/water", nil, "the benchmarks' forwarder reads one packet at a time"},
+	{"github.com/songgao/water", []string{"netmanager/tunnel/tun"}, "plain TUN devices, for kernels without vnet headers and for the benchmarks' forwarder"},
 	{"golang.zx2c4.com/wireguard", nil, "the benchmarks compare tunnels with wireguard-go"},
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"github.com/cilium/ebpf", []string{"netmanager/dataplane/ebpf"}, "loads the data plane's programs and reads their maps, without a C library"},

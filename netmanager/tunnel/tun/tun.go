@@ -10,6 +10,7 @@
 package tun
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -50,9 +51,13 @@ const (
 	tunUSO6 = 0x40
 )
 
-// Open creates a device or opens the existing one, sets its MTU in bytes, and brings it up.
+// Open creates a device or opens the existing one, sets its MTU in bytes, and brings it up. If the kernel
+// has no vnet headers, the device carries one packet at a time.
 func Open(name string, mtu int) (Device, error) {
 	d, err := open(name)
+	if errors.Is(err, errNoVnet) {
+		d, err = openPlain(name)
+	}
 	if err == nil {
 		if err = up(name, mtu); err != nil {
 			d.Close()
@@ -69,7 +74,10 @@ func Remove(name string) error {
 	if _, err := net.InterfaceByName(name); err != nil {
 		return nil
 	}
-	fd, err := attach(name)
+	fd, err := attach(name, 0)
+	if errors.Is(err, unix.EINVAL) { // it has vnet headers
+		fd, err = attach(name, unix.IFF_VNET_HDR)
+	}
 	if err != nil {
 		return fmt.Errorf("remove TUN device %s: %w", name, err)
 	}
@@ -80,7 +88,9 @@ func Remove(name string) error {
 	return nil
 }
 
-func attach(name string) (int, error) {
+var errNoVnet = errors.New("no vnet headers")
+
+func attach(name string, flags uint16) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open /dev/net/tun: %w", err)
@@ -90,7 +100,7 @@ func attach(name string) (int, error) {
 		unix.Close(fd)
 		return -1, fmt.Errorf("name: %w", err)
 	}
-	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
+	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | flags)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
 		unix.Close(fd)
 		return -1, fmt.Errorf("attach: %w", err)
@@ -98,6 +108,7 @@ func attach(name string) (int, error) {
 	return fd, nil
 }
 
+// device is a device with vnet headers.
 type device struct {
 	name string
 	file *rawio.File
@@ -113,8 +124,11 @@ type device struct {
 }
 
 func open(name string) (Device, error) {
-	fd, err := attach(name)
+	fd, err := attach(name, unix.IFF_VNET_HDR)
 	if err != nil {
+		if errors.Is(err, unix.EINVAL) {
+			return nil, errNoVnet
+		}
 		return nil, err
 	}
 	d := &device{name: name, iovs: make([]unix.Iovec, 128)}
@@ -134,7 +148,7 @@ func (d *device) prepare(fd int) error {
 	d.uso = unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp|tunUSO4|tunUSO6) == nil
 	if !d.uso {
 		if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, tcp); err != nil {
-			return fmt.Errorf("set offloads: %w", err)
+			return fmt.Errorf("set offloads: %w: %w", err, errNoVnet)
 		}
 	}
 	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, offload.VnetLen); err != nil {
