@@ -5,6 +5,7 @@ go 1.26.6
 require (
 	filippo.io/age v1.2.1
 	github.com/cilium/ebpf v0.22.0
+	github.com/coder/websocket v1.8.14
 	github.com/containerd/containerd/api v1.12.0
 	github.com/containerd/containerd/v2 v2.4.2
 	github.com/containerd/continuity v0.5.0
@@ -23,6 +24,7 @@ require (
 	github.com/golang-jwt/jwt/v5 v5.3.1
 	github.com/google/nftables v0.3.0
 	github.com/hashicorp/serf v0.10.2
+	github.com/hashicorp/yamux v0.1.2
 	github.com/miekg/dns v1.1.73
 	github.com/mochi-mqtt/server/v2 v2.7.9
 	github.com/opencontainers/go-digest v1.0.0

@@ -33,6 +33,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -69,6 +70,9 @@ type Client struct {
 	url    string
 	tokens Tokens
 	http   *http.Client
+
+	upgradeOnce sync.Once
+	upgrade     *http.Client // made at first use, see http1
 }
 
 // New returns a client. It opens no connection. It returns ErrInvalid if URL is not

@@ -29,14 +29,31 @@ func (c *Client) stream(ctx context.Context, path string, q url.Values) (io.Read
 	if err != nil {
 		return nil, err
 	}
-	name := resp.Header.Get("Treeline-Stream")
-	life, err := strconv.ParseFloat(resp.Header.Get("Treeline-Stream-Life"), 64)
-	if name == "" || err != nil {
+	right := c.renew(ctx, began, resp.Header)
+	if right == nil {
 		return resp.Body, nil
+	}
+	return &renewing{resp.Body, right}, nil
+}
+
+// Right is the right to use an open stream, which is renewed until Close. The zero value and nil do not
+// expire.
+type Right struct {
+	ends atomic.Pointer[time.Time]
+	stop func()
+}
+
+// renew renews the right to the stream that was opened by a request with this answer. It returns nil if
+// the right does not expire.
+func (c *Client) renew(ctx context.Context, began time.Time, answer http.Header) *Right {
+	name := answer.Get("Treeline-Stream")
+	life, err := strconv.ParseFloat(answer.Get("Treeline-Stream-Life"), 64)
+	if name == "" || err != nil {
+		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
-	r := &renewing{ReadCloser: resp.Body, stop: func() { cancel(); <-done }}
+	r := &Right{stop: func() { cancel(); <-done }}
 	ends := began.Add(seconds(life))
 	r.ends.Store(&ends)
 	go func() {
@@ -66,15 +83,30 @@ func (c *Client) stream(ctx context.Context, path string, q url.Values) (io.Read
 			r.ends.Store(&later)
 		}
 	}()
-	return r, nil
+	return r
+}
+
+// Expired reports whether the right has expired or is about to, so that the stream ended for it.
+func (r *Right) Expired() bool {
+	if r == nil {
+		return false
+	}
+	ends := r.ends.Load()
+	return ends != nil && time.Until(*ends) < minRenewal
+}
+
+// Close ends the renewal.
+func (r *Right) Close() {
+	if r != nil && r.stop != nil {
+		r.stop()
+	}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 type renewing struct {
 	io.ReadCloser
-	ends atomic.Pointer[time.Time] // when the right to read the stream expires
-	stop func()
+	right *Right
 }
 
 var errExpired = fmt.Errorf("read stream: its token expired and no newer one is available: %w", api.ErrUnauthenticated)
@@ -83,13 +115,13 @@ var errExpired = fmt.Errorf("read stream: its token expired and no newer one is 
 // token expired.
 func (r *renewing) Read(b []byte) (int, error) {
 	n, err := r.ReadCloser.Read(b)
-	if err != nil && !errors.Is(err, io.EOF) && time.Until(*r.ends.Load()) < minRenewal {
+	if err != nil && !errors.Is(err, io.EOF) && r.right.Expired() {
 		err = errExpired
 	}
 	return n, err
 }
 
 func (r *renewing) Close() error {
-	r.stop()
+	r.right.Close()
 	return r.ReadCloser.Close()
 }

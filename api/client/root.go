@@ -217,7 +217,31 @@ func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 // tail is negative. With follow, it continues with new output. The caller closes the stream. The
 // stream is renewed with new tokens; Read returns ErrUnauthenticated if there is none.
 func (c *Client) Logs(ctx context.Context, id api.InstanceID, follow bool, tail int) (io.ReadCloser, error) {
-	return c.stream(ctx, pathOf(Instances, id)+"/logs", url.Values{"follow": {strconv.FormatBool(follow)}, "tail": {strconv.Itoa(max(tail, -1))}})
+	return c.ReadLogs(ctx, id, LogOptions{Follow: follow, Tail: tail})
+}
+
+// LogOptions select what to read of a log.
+type LogOptions struct {
+	Follow     bool          // continue with new output
+	Tail       int           // the last lines; negative: all that are kept
+	Since      time.Duration // only lines of this time until now, to the second; 0: all
+	Timestamps bool          // begin each line with its time, to the second, in UTC
+	Previous   bool          // of the attempt before the last restart; ErrNotFound if there is none
+}
+
+// ReadLogs is Logs with further options.
+func (c *Client) ReadLogs(ctx context.Context, id api.InstanceID, o LogOptions) (io.ReadCloser, error) {
+	q := url.Values{"follow": {strconv.FormatBool(o.Follow)}, "tail": {strconv.Itoa(max(o.Tail, -1))}}
+	if o.Since > 0 {
+		q.Set("since", strconv.Itoa(int((o.Since+time.Second-1)/time.Second)))
+	}
+	if o.Timestamps {
+		q.Set("timestamps", "true")
+	}
+	if o.Previous {
+		q.Set("previous", "true")
+	}
+	return c.stream(ctx, pathOf(Instances, id)+"/logs", q)
 }
 
 // Clusters lists clusters, and the revision to watch from.

@@ -35,6 +35,7 @@ type IO struct {
 	Program  string // path of this program; empty: unknown
 
 	InTTY, OutTTY, ErrTTY bool
+	Console               Console                             // nil: stdin is not a terminal
 	Secret                func(prompt string) (string, error) // reads a line from the terminal without echo
 }
 
@@ -43,8 +44,13 @@ func Terminal() IO {
 	enableEscapes()
 	tty := func(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 	program, _ := os.Executable()
+	var console Console
+	if tty(os.Stdin) {
+		console = stdConsole{}
+	}
 	return IO{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now, Program: program,
+		Console: console,
+		In:      os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now, Program: program,
 		InTTY: tty(os.Stdin), OutTTY: tty(os.Stdout), ErrTTY: tty(os.Stderr),
 		Secret: func(prompt string) (string, error) {
 			fmt.Fprint(os.Stderr, prompt)
@@ -121,7 +127,7 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 	f.StringVar(&c.flags.Tenant, "tenant", "", "tenant whose objects the command uses ("+contexts.EnvTenant+")")
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file with the contexts")
 	root.AddCommand(
-		c.applyCmd(), c.planCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.netCmd(), c.waitCmd(),
+		c.applyCmd(), c.planCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.devCmd(), c.versionCmd(),

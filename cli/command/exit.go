@@ -44,6 +44,9 @@ func exitCode(err error) int {
 	if err == nil {
 		return exitOK
 	}
+	if e, ok := errors.AsType[exited](err); ok {
+		return e.code & 0xff
+	}
 	var several *ref.Ambiguous
 	if errors.As(err, &several) {
 		return exitUsage
@@ -93,7 +96,7 @@ func hasHint(message string) bool {
 // report prints an error and a hint, and returns the exit code.
 func (c *cli) report(ctx context.Context, err error) int {
 	code := exitCode(err)
-	if err == nil || errors.Is(err, errReported) {
+	if _, ran := errors.AsType[exited](err); err == nil || ran || errors.Is(err, errReported) {
 		return code
 	}
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,34 +20,62 @@ import (
 const maxLine = 64 << 10
 
 func (c *cli) logsCmd() *cobra.Command {
-	var follow bool
-	var tail int
+	var o client.LogOptions
+	var since string
 	cmd := &cobra.Command{
 		Use: "logs APP|SERVICE|INSTANCE", Short: "Show the output of instances", Args: cobra.ExactArgs(1),
 		Long: `Show the output of instances, which their nodes keep. With several instances, each
-line begins with the name of its instance.`,
+line begins with the name of its instance. Times are to the second, and those of lines
+that the workload wrote while the node engine did not run are later.`,
 		ValidArgsFunction: c.complete("instances", "services"),
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			var err error
+			if o.Since, err = c.ago(since); err != nil {
+				return err
+			}
 			found, err := c.findInstances(ctx, a, args[0])
 			if err != nil {
 				return err
 			}
-			err = c.logs(ctx, a, found, follow, tail)
-			if ctx.Err() != nil && follow {
+			err = c.logs(ctx, a, found, o)
+			if ctx.Err() != nil && o.Follow {
 				return nil // ended by Ctrl-C
 			}
 			return err
 		}),
 	}
 	f := cmd.Flags()
-	f.BoolVarP(&follow, "follow", "f", false, "keep printing new output")
-	f.IntVar(&tail, "tail", -1, "number of lines from the end; -1: all that the node keeps")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "keep printing new output")
+	f.IntVar(&o.Tail, "tail", -1, "number of lines from the end; -1: all that the node keeps")
+	f.StringVar(&since, "since", "", "only lines of this long ago (10m) or since this time (RFC 3339)")
+	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
+	f.BoolVarP(&o.Previous, "previous", "p", false, "show the output of the attempt before the last restart")
+	cmd.MarkFlagsMutuallyExclusive("follow", "previous")
 	return cmd
 }
 
-func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, follow bool, tail int) error {
+// ago returns how long ago a duration or a time is; 0 for no text.
+func (c *cli) ago(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		var t time.Time
+		if t, err = time.Parse(time.RFC3339, text); err == nil {
+			d = c.Now().Sub(t)
+		}
+	}
+	const most = 365 * 24 * time.Hour
+	if err != nil || d <= 0 || d > most {
+		return 0, usage("--since %q: want a duration such as 10m or a time such as 2026-01-31T12:00:00Z, at most a year ago", text)
+	}
+	return d, nil
+}
+
+func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, o client.LogOptions) error {
 	if len(found) == 1 {
-		body, err := a.Logs(ctx, found[0].ID, follow, tail)
+		body, err := a.ReadLogs(ctx, found[0].ID, o)
 		if err != nil {
 			return err
 		}
@@ -66,7 +95,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 	for k, i := range found {
 		prefix := fmt.Sprintf("%-*s | ", width, c.progress().Short(string(i.ID)))
 		wg.Go(func() {
-			body, err := a.Logs(ctx, i.ID, follow, tail)
+			body, err := a.ReadLogs(ctx, i.ID, o)
 			if err != nil {
 				errs[k] = fmt.Errorf("logs of %s: %w", i.ID, err)
 				return

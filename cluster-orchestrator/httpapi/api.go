@@ -44,6 +44,8 @@ type Nodes interface {
 	// Stream requests a stream that the node dials out. The caller must close it, from any
 	// goroutine.
 	Stream(ctx context.Context, n api.NodeID, r wire.StreamRequest) (io.ReadCloser, error)
+	// Connect is Stream for a stream that carries bytes in both directions.
+	Connect(ctx context.Context, n api.NodeID, r wire.StreamRequest) (io.ReadWriteCloser, error)
 }
 
 // Options configure an API.
@@ -94,6 +96,7 @@ func New(o Options) *API {
 		"A token that the root issued for this cluster (POST /v1/clusters/{id}/access at the root), or the cluster's own operator token."))
 	a.registerNodes()
 	a.registerInstances()
+	a.registerAccess()
 	a.registerNet()
 	a.registerTokens()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/access"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
@@ -27,9 +28,8 @@ type instanceIn struct {
 }
 
 type logsIn struct {
-	ID     string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
-	Follow bool   `query:"follow" doc:"Continue as the workload writes."`
-	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Number of lines from the end; -1: all."`
+	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	access.LogsIn
 }
 
 type scaleIn struct {
@@ -170,9 +170,9 @@ type streamOut struct {
 }
 
 func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*streamOut, error) {
-	from, err := a.OpenLogs(ctx, p, wire.StreamRequest{
-		Kind: "logs", Instance: api.InstanceFromPath(in.ID), Follow: in.Follow, Tail: in.Tail, For: streams.For(p.Tenant, p.User),
-	})
+	r := in.Request(api.InstanceFromPath(in.ID))
+	r.For = streams.For(p.Tenant, p.User)
+	from, err := a.OpenLogs(ctx, p, r)
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +214,9 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamReq
 	r.Epoch, r.Token = i.Epoch, ""
 	from, err := a.opt.Nodes.Stream(ctx, i.Node, r)
 	if err != nil {
+		if errors.Is(err, api.ErrNotFound) && r.Lines != nil && r.Lines.Previous {
+			return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
+		}
 		if errors.Is(err, api.ErrNotFound) { // the runtime has no logs of it
 			return nil, fmt.Errorf("logs of %s: it has not started, or nothing of it is left: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
 		}

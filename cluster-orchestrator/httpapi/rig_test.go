@@ -46,6 +46,7 @@ type rig struct {
 	answer  string // content of a stream, in place of what the test writes there
 	stream  io.ReadCloser
 	open    func() io.ReadCloser // makes each stream, if set
+	both    io.ReadWriteCloser   // a stream in both directions
 	hold    func()               // delays requests for streams, if set
 	revoked []string             // revoked tokens
 }
@@ -138,6 +139,16 @@ func (r *rig) Stream(_ context.Context, n api.NodeID, q wire.StreamRequest) (io.
 		return io.NopCloser(strings.NewReader(r.answer)), nil
 	}
 	return io.NopCloser(strings.NewReader("written on " + string(n) + "\n")), nil
+}
+
+// Connect implements Nodes.
+func (r *rig) Connect(_ context.Context, n api.NodeID, q wire.StreamRequest) (io.ReadWriteCloser, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asked = q; r.both == nil {
+		return nil, fmt.Errorf("node %s did not answer: %w", n, api.ErrTimeout)
+	}
+	return r.both, nil
 }
 
 func (r *rig) step(in cluster.Input) {

@@ -74,6 +74,7 @@ func NewServer(o ServerOptions) *Server {
 	d.mux.HandleFunc("POST /v1/node/left", d.asNode(d.left))
 	d.mux.HandleFunc("POST /v1/node/value", d.asNode(d.value))
 	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
+	d.mux.HandleFunc("GET /v1/node/streams/{id}", d.asNode(d.streamDown))
 	return d
 }
 
@@ -207,15 +208,20 @@ func (d *Server) stream(w http.ResponseWriter, r *http.Request, n api.NodeID) er
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	err := d.opt.Streams.Deliver(r.Context(), id, from, r.Body)
-	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a read in progress
-	if r.Context().Err() != nil {
+	end := streams.NewEnd(w, r)
+	err := d.opt.Streams.Deliver(r.Context(), id, from, end)
+	if end.Finish(err) {
 		return nil
 	}
-	if err == nil {
-		w.WriteHeader(http.StatusNoContent)
+	return err
+}
+
+// streamDown lets the waiting request write to the node, for a stream in both directions.
+func (d *Server) streamDown(w http.ResponseWriter, r *http.Request, n api.NodeID) error {
+	end := streams.NewEnd(w, r)
+	err := d.opt.Streams.DeliverDown(r.Context(), r.PathValue("id"), string(n.Addr()), end)
+	if end.Finish(err) {
+		return nil
 	}
 	return err
 }

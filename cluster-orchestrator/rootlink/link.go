@@ -43,10 +43,11 @@ type Options struct {
 	Post    func(cluster.Input)                        // passes an input to the core; may drop it
 	Deliver func(context.Context, cluster.Input) error // passes an input to the core and waits for the result
 
-	// Logs and API serve requests that the root sends on behalf of a user, with the token
-	// that it delegated for the request.
-	Logs func(context.Context, wire.StreamRequest) (io.ReadCloser, error) // of an instance
-	API  func(wire.StreamRequest) http.Handler                            // the cluster's own API
+	// Logs, Access and API serve requests that the root sends on behalf of a user, with the
+	// token that it delegated for the request.
+	Logs   func(context.Context, wire.StreamRequest) (io.ReadCloser, error) // of an instance
+	Access func(context.Context, wire.StreamRequest) (streams.Serve, error) // to the workload of an instance
+	API    func(wire.StreamRequest) http.Handler                            // the cluster's own API
 
 	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
 	Log     *slog.Logger           // default slog.Default

@@ -53,21 +53,37 @@ func (l *Link) stream(ctx context.Context, r wire.StreamRequest) {
 	}
 	l.wg.Go(func() {
 		defer release()
-		err := streams.Dial(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/streams", r.ID, func(ctx context.Context) (io.ReadCloser, error) {
-			if refused != nil {
-				return nil, fmt.Errorf("cluster: %w", refused)
-			}
-			switch r.Kind {
-			case "logs":
-				return l.opt.Logs(ctx, r)
-			case "api":
-				return ask(ctx, l.opt.API(r), r)
-			}
-			return nil, fmt.Errorf("stream of kind %q: this cluster supports logs and api: %w", r.Kind, api.ErrInvalid)
-		})
+		err := l.dial(ctx, r, refused)
 		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("stream ended early", "kind", r.Kind, "instance", r.Instance, "err", err)
 		}
+	})
+}
+
+// dial opens the stream and sends it, or the error, to the root.
+func (l *Link) dial(ctx context.Context, r wire.StreamRequest, refused error) error {
+	if refused != nil {
+		refused = fmt.Errorf("cluster: %w", refused)
+	}
+	base := l.opt.URL + "/v1/cluster/streams"
+	if r.Duplex() {
+		return streams.DialDuplex(ctx, l.opt.Client, base, r.ID, func(ctx context.Context) (streams.Serve, error) {
+			if refused != nil {
+				return nil, refused
+			}
+			return l.opt.Access(ctx, r)
+		})
+	}
+	return streams.Dial(ctx, l.opt.Client, base, r.ID, func(ctx context.Context) (io.ReadCloser, error) {
+		switch {
+		case refused != nil:
+			return nil, refused
+		case r.Kind == "logs", r.Kind == "loglines":
+			return l.opt.Logs(ctx, r)
+		case r.Kind == "api":
+			return ask(ctx, l.opt.API(r), r)
+		}
+		return nil, fmt.Errorf("stream of kind %q: this cluster supports logs, api, exec, attach and portforward: %w", r.Kind, api.ErrInvalid)
 	})
 }
 

@@ -45,15 +45,23 @@ func (n *nodes) Remove(ctx context.Context, id api.NodeID) error {
 
 // Stream implements httpapi.Nodes.
 func (n *nodes) Stream(ctx context.Context, id api.NodeID, r wire.StreamRequest) (io.ReadCloser, error) {
+	return ask(n, id, r, func(w *streams.Wait) (io.ReadCloser, error) { return w.Stream(ctx, dialTime) })
+}
+
+// Connect implements httpapi.Nodes.
+func (n *nodes) Connect(ctx context.Context, id api.NodeID, r wire.StreamRequest) (io.ReadWriteCloser, error) {
+	return ask(n, id, r, func(w *streams.Wait) (io.ReadWriteCloser, error) { return w.Duplex(ctx, dialTime) })
+}
+
+func ask[S any](n *nodes, id api.NodeID, r wire.StreamRequest, open func(*streams.Wait) (S, error)) (stream S, err error) {
 	wait, err := n.streams.Expect(string(id.Addr()), r)
 	if err != nil {
-		return nil, err
+		return stream, err
 	}
 	r.ID, r.Token = wait.ID(), "" // nodes must not get credentials of users
 	n.link.Stream(id, r)
-	stream, err := wait.Stream(ctx, dialTime)
-	if err != nil {
-		return nil, fmt.Errorf("ask node %s: %w", id, err)
+	if stream, err = open(wait); err != nil {
+		return stream, fmt.Errorf("ask node %s: %w", id, err)
 	}
 	return stream, nil
 }

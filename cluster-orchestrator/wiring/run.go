@@ -213,7 +213,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	}
 	o.root = rootlink.New(rootlink.Options{
 		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
-		Logs: o.api.LogsFromRoot, API: o.api.FromRoot, Log: o.log,
+		Logs: o.api.LogsFromRoot, Access: o.api.AccessFromRoot, API: o.api.FromRoot, Log: o.log,
 		Revoked: func(r wire.Revocations) {
 			o.id.revoked.Apply(time.Now(), r)
 			o.api.Recheck()

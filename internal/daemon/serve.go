@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
@@ -22,7 +23,8 @@ const drainTime = 3 * time.Second
 var connStreams = fairshare.Declare(fairshare.Bound{
 	Resource: "HTTP/2 streams of a connection", Total: 100, Per: "connection",
 	Beyond: "the stream is refused; a connection with 400 more that were opened and reset while their requests wait is closed. " +
-		"A connection buffers at most 1 MiB, a stream 256 KiB, and headers have at most 64 KiB",
+		"A connection buffers at most 1 MiB, a stream 256 KiB, and headers have at most 64 KiB. " +
+		"With a certificate a stream buffers 512 KiB and a connection 50 MiB, so that streams that are not read block no other",
 	Attack: "TestStreamsThatAreResetDoNotPileUp",
 })
 
@@ -45,8 +47,106 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config)
 	return serve(ctx, ln, h, tc, defaultLimits)
 }
 
+const (
+	connBuffer   = 1 << 20
+	streamBuffer = 256 << 10
+	// peerBuffer is for a stream of a peer: 100 Mbit/s with a round trip of 40 ms.
+	peerBuffer = 512 << 10
+
+	pingEvery = 20 * time.Second // of a silent connection of a peer
+	pingTime  = 15 * time.Second // for its answer
+)
+
 func serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config, lim limits) error {
-	s := &http.Server{
+	sorted := &sorter{Listener: ln, peers: make(chan net.Conn), closed: make(chan struct{})}
+	s, peers := server(ctx, h, tc, lim, connBuffer, streamBuffer), server(ctx, h, tc, lim, connStreams.Total*peerBuffer, peerBuffer)
+	peers.HTTP2.SendPingTimeout, peers.HTTP2.PingTimeout = pingEvery, pingTime // a silent peer must not hold its streams
+	done, peersDone := make(chan error, 1), make(chan struct{})
+	go func() {
+		if tc != nil {
+			done <- s.ServeTLS(sorted, "", "")
+		} else {
+			done <- s.Serve(sorted)
+		}
+	}()
+	go func() {
+		defer close(peersDone)
+		_ = peers.Serve(peerListener{sorted})
+	}()
+	defer func() { <-peersDone }()
+	select {
+	case err := <-done:
+		sorted.end()
+		_ = peers.Close()
+		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	var both sync.WaitGroup
+	for _, s := range []*http.Server{s, peers} {
+		both.Go(func() {
+			if s.Shutdown(drain) != nil {
+				_ = s.Close()
+			}
+		})
+	}
+	both.Wait()
+	<-done
+	return nil
+}
+
+// sorter is a listener without the connections of peers, which peerListener accepts: nodes and
+// clusters, whose certificates the listener has verified.
+type sorter struct {
+	net.Listener
+	peers  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// Accept implements net.Listener.
+func (s *sorter) Accept() (net.Conn, error) {
+	for {
+		c, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if secure, ok := c.(*tls.Conn); !ok || len(secure.ConnectionState().PeerCertificates) == 0 {
+			return c, nil
+		}
+		select {
+		case s.peers <- c:
+		case <-s.closed:
+			_ = c.Close()
+		}
+	}
+}
+
+func (s *sorter) end() { s.once.Do(func() { close(s.closed) }) }
+
+// peerListener accepts the connections of peers.
+type peerListener struct{ *sorter }
+
+// Accept implements net.Listener.
+func (p peerListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.peers:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener. It leaves the sorter open.
+func (p peerListener) Close() error {
+	p.end()
+	return nil
+}
+
+// server returns a server whose connections and streams buffer at most so many bytes that were not read.
+func server(ctx context.Context, h http.Handler, tc *tls.Config, lim limits, conn, stream int) *http.Server {
+	return &http.Server{
 		Handler: lim.wrap(h), TLSConfig: tc,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       gate.Context,
@@ -55,32 +155,12 @@ func serve(ctx context.Context, ln net.Listener, h http.Handler, tc *tls.Config,
 		MaxHeaderBytes:    64 << 10,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          connStreams.Total,
-			MaxReceiveBufferPerConnection: 1 << 20,
-			MaxReceiveBufferPerStream:     256 << 10,
+			MaxReceiveBufferPerConnection: conn,
+			MaxReceiveBufferPerStream:     stream,
 			WriteByteTimeout:              lim.write,
 		},
 		ErrorLog: log.New(serverLog{slog.Default()}, "", 0),
 	}
-	done := make(chan error, 1)
-	go func() {
-		if tc != nil {
-			done <- s.ServeTLS(ln, "", "")
-		} else {
-			done <- s.Serve(ln)
-		}
-	}()
-	select {
-	case err := <-done:
-		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
-	case <-ctx.Done():
-	}
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
-	defer cancel()
-	if s.Shutdown(drain) != nil {
-		_ = s.Close()
-	}
-	<-done
-	return nil
 }
 
 // serverLog logs the messages of net/http at level debug, because clients can cause any number of

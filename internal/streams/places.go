@@ -17,9 +17,9 @@ var (
 	requested = bound("429; when all are taken, the newest of the largest tenant ends")
 	dialled   = bound("the requester gets " + requested.Beyond)
 
-	requestedLong  = requested.Declare("logs and captures that are followed, at the tier that requests them", 1024, 256, 64)
+	requestedLong  = requested.Declare("logs and captures that are followed, and access to workloads, at the tier that requests them", 1024, 256, 64)
 	requestedShort = requested.Declare("requests to the tier below, at the tier that sends them", 1024, 512, 128)
-	dialledLong    = dialled.Declare("logs and captures that are followed, at the cluster or node that dials", 256, 128, 64)
+	dialledLong    = dialled.Declare("logs and captures that are followed, and access to workloads, at the cluster or node that dials", 256, 128, 64)
 	dialledShort   = dialled.Declare("requests of the tier above, at the cluster or node that dials", 256, 128, 64)
 	refusals       = bound("the requester gets no answer and waits for its deadline").Declare("refusals of streams that are being sent", 64, 32, 16)
 )
@@ -35,9 +35,9 @@ func For(tenant api.Tenant, person string) string {
 	return string(tenant.Top()) + " " + hex.EncodeToString(sum[:8])
 }
 
-// holder returns the path of the holder of a stream. Without For (requests of earlier releases) the
+// Holder returns the path of the holder of a stream. Without For (requests of earlier releases) the
 // holder is the tenant of the instance.
-func holder(r wire.StreamRequest) []string {
+func Holder(r wire.StreamRequest) []string {
 	tenant, person, ok := strings.Cut(r.For, " ")
 	if !ok {
 		tenant = string(r.Instance.Tenant().Top())
@@ -47,7 +47,7 @@ func holder(r wire.StreamRequest) []string {
 
 // long reports whether the stream may last until one side ends it.
 func long(r wire.StreamRequest) bool {
-	return r.Kind == "logs" || r.Kind == "net" && r.Instance != ""
+	return r.Kind == "logs" || r.Kind == "loglines" || r.Kind == "net" && r.Instance != "" || r.Duplex()
 }
 
 // Places divides the streams that a tier dials among their holders.
@@ -72,10 +72,10 @@ func (p *Places) Take(ctx context.Context, r wire.StreamRequest) (_ context.Cont
 		pool = p.long
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	place, refused := pool.Take(time.Now(), holder(r), cancel)
+	place, refused := pool.Take(time.Now(), Holder(r), cancel)
 	if refused != nil {
 		var err error
-		if place, err = p.refusals.Take(time.Now(), holder(r), nil); err != nil {
+		if place, err = p.refusals.Take(time.Now(), Holder(r), nil); err != nil {
 			cancel()
 			return ctx, func() {}, refused, false
 		}

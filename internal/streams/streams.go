@@ -1,14 +1,18 @@
-// Package streams connects bulk streams (logs, answers of another tier's API) between tiers. The
-// requester sends an id to the tier below over its link, and that tier dials POST …/streams/<id>
-// with the bytes as the request's body. A Registry connects the two, because upper tiers cannot
-// dial a cluster or a node.
+// Package streams connects bulk streams (logs, answers of another tier's API, access to workloads)
+// between tiers. The requester sends an id to the tier below over its link, and that tier dials
+// POST …/streams/<id> with the bytes as the request's body. A Registry connects the two, because
+// upper tiers cannot dial a cluster or a node. For a stream that carries bytes in both directions the
+// tier below sends a second request, GET …/streams/<id>, whose answer's body has the requester's bytes.
 //
 //	w, err := reg.Expect("cluster/munich", request)   // the requester
 //	defer w.Close()
 //	link.Send(wire.StreamRequest{ID: w.ID(), …})
 //	body, err := w.Body(ctx)                          // waits for the dialled end
 //
-//	err := reg.Deliver(ctx, id, "cluster/munich", r.Body)  // the handler of the dialled end
+//	end := streams.NewEnd(w, r)                       // the handler of the dialled end
+//	err := reg.Deliver(ctx, id, "cluster/munich", end)
+//	end.Finish(err)
+//	err = reg.DeliverDown(ctx, id, "cluster/munich", end)  // of the second request
 package streams
 
 import (
@@ -28,7 +32,8 @@ import (
 type Registry struct {
 	mu      sync.Mutex // guards the fields below
 	waiting map[string]*Wait
-	long    *fairshare.Pool // made at first use
+	down    map[string]*Wait // streams in both directions, until the requester can write
+	long    *fairshare.Pool  // made at first use
 	short   *fairshare.Pool
 	open    map[*Wait]struct{} // all streams, including those in waiting
 }
@@ -38,6 +43,7 @@ type Wait struct {
 	reg    *Registry
 	id     string
 	from   string
+	down   chan *End   // receives at most one
 	body   chan result // receives at most one result
 	closed chan struct{}
 	place  *fairshare.Place
@@ -53,18 +59,21 @@ type result struct {
 // Expect registers a stream from the peer named from. It fails with a *fairshare.Full (ErrTooMany
 // or ErrUnavailable) if no place is free. A stream ends early if it is evicted for another holder.
 func (r *Registry) Expect(from string, req wire.StreamRequest) (*Wait, error) {
-	w := &Wait{reg: r, id: rand.Text(), from: from, body: make(chan result, 1), closed: make(chan struct{})}
+	w := &Wait{reg: r, id: rand.Text(), from: from, body: make(chan result, 1), down: make(chan *End, 1), closed: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock() // held until w is in the maps: end may be called for w before that
-	place, err := r.pool(req).Take(time.Now(), holder(req), func() { go r.end(w, errEvicted) })
+	place, err := r.pool(req).Take(time.Now(), Holder(req), func() { go r.end(w, errEvicted) })
 	if err != nil {
 		return nil, err
 	}
 	w.place = place
 	if r.waiting == nil {
-		r.waiting, r.open = map[string]*Wait{}, map[*Wait]struct{}{}
+		r.waiting, r.down, r.open = map[string]*Wait{}, map[string]*Wait{}, map[*Wait]struct{}{}
 	}
 	r.waiting[w.id] = w
+	if req.Duplex() {
+		r.down[w.id] = w
+	}
 	r.open[w] = struct{}{}
 	return w, nil
 }
@@ -120,11 +129,12 @@ func (r *Registry) End(from string) {
 // stream, possibly before the body's end, or with ctx's error. It fails with ErrNotFound if the
 // stream is not expected from the peer. An id is valid once.
 func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader) error {
-	w, err := r.settle(id, from, result{body: body})
+	w, err := r.settle(id, from)
 	if err != nil {
 		return err
 	}
 	fairshare.ReleasePlace(ctx)
+	w.body <- result{body: body}
 	select {
 	case <-w.closed:
 		return nil
@@ -135,20 +145,27 @@ func (r *Registry) Deliver(ctx context.Context, id, from string, body io.Reader)
 
 // Fail passes an error to the requester of stream id instead of a body. It fails like Deliver.
 func (r *Registry) Fail(id, from string, why error) error {
-	_, err := r.settle(id, from, result{err: why})
+	w, err := r.settle(id, from)
+	if err == nil {
+		w.body <- result{err: why}
+	}
 	return err
 }
 
-func (r *Registry) settle(id, from string, res result) (*Wait, error) {
+// settle returns the expected stream. The caller sends its result.
+func (r *Registry) settle(id, from string) (*Wait, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := r.waiting[id]
 	if w == nil || w.from != from {
-		return nil, fmt.Errorf("stream %q is unknown, delivered or closed: %w", id, api.ErrNotFound)
+		return nil, unknown(id)
 	}
 	delete(r.waiting, id)
-	w.body <- res
 	return w, nil
+}
+
+func unknown(id string) error {
+	return fmt.Errorf("stream %q is unknown, delivered or closed: %w", id, api.ErrNotFound)
 }
 
 // ID returns the stream's id, which is a secret between requester and peer.
@@ -196,6 +213,7 @@ func (w *Wait) Close() {
 		w.reg.mu.Lock()
 		defer w.reg.mu.Unlock()
 		delete(w.reg.waiting, w.id)
+		delete(w.reg.down, w.id)
 		delete(w.reg.open, w)
 	})
 }

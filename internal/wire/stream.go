@@ -3,17 +3,20 @@ package wire
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
 
 // StreamRequest requests a stream from the tier below, which opens POST <streams>/<id> at the
-// requesting tier and sends the bytes as the body. Bulk data does not use MQTT, and an upper tier
+// requesting tier and sends the bytes as the body. A Duplex stream gets the requester's bytes as the
+// answer to GET <streams>/<id>. Bulk data does not use MQTT, and an upper tier
 // cannot connect to clusters and nodes. For "api" the bytes are an HTTP/1.1 response.
 type StreamRequest struct {
 	ID       string         `json:"id"`   // unguessable, used once
-	Kind     string         `json:"kind"` // "logs", "api", "net"
+	Kind     string         `json:"kind"` // "logs", "loglines", "api", "net", "exec", "attach", "portforward"
 	Instance api.InstanceID `json:"instance,omitempty"`
 	Epoch    api.Epoch      `json:"epoch,omitempty"`
 	Follow   bool           `json:"follow,omitempty"`
@@ -21,6 +24,8 @@ type StreamRequest struct {
 	Method   string         `json:"method,omitempty"`
 	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API
 	Body     []byte         `json:"body,omitempty"`
+	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"
+	Lines    *LogLines      `json:"lines,omitempty"` // of kind "loglines"
 	// For identifies the tenant and, by a digest, the user of the stream, for fair shares at
 	// lower tiers. It is not a credential. Empty: unknown.
 	For string `json:"for,omitempty"`
@@ -29,10 +34,28 @@ type StreamRequest struct {
 	Token string `json:"token,omitempty"`
 }
 
+// LogLines are further conditions of logs. Requests with them have a kind of their own, which earlier
+// releases refuse instead of ignoring the conditions.
+type LogLines struct {
+	Since      time.Duration `json:"since,omitempty"` // only lines of the last Since
+	Timestamps bool          `json:"timestamps,omitempty"`
+	Previous   bool          `json:"previous,omitempty"` // of the attempt before
+}
+
+// Duplex reports whether the stream carries bytes in both directions: frames (package frames) for exec
+// and attach, a yamux session for portforward.
+func (r StreamRequest) Duplex() bool {
+	return r.Kind == "exec" || r.Kind == "attach" || r.Kind == "portforward"
+}
+
 // CallObject returns a text that identifies the request. The root binds the delegated token to
 // it: a cluster refuses the token with another request.
 func (r StreamRequest) CallObject() string {
 	what := fmt.Sprintf("%s %s %d %t %d %s %s", r.Kind, r.Instance, r.Epoch, r.Follow, r.Tail, r.Method, r.Path)
+	if r.Exec != nil || r.Lines != nil {
+		text, _ := json.Marshal([]any{r.Exec, r.Lines}) // strings and numbers
+		what += " " + string(text)
+	}
 	sum := sha256.Sum256(r.Body)
 	return what + " " + base64.RawURLEncoding.EncodeToString(sum[:])
 }

@@ -33,7 +33,10 @@ type Cluster struct {
 
 // NewCluster returns a client that authenticates with the certificate that own returns.
 func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *Cluster {
-	return &Cluster{HTTP: keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, nil), URL: c.URL}
+	// Without an answer streams end, and with them the processes of users. There are no pings while
+	// there is no stream, because the connection is closed then.
+	pings := &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second}
+	return &Cluster{HTTP: keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, pings), URL: c.URL}
 }
 
 func (c *Cluster) post(ctx context.Context, path string, in, out any) error {

@@ -35,9 +35,12 @@ type Options struct {
 	Post    func(node.Input)                        // delivers an input that may be lost
 	Deliver func(context.Context, node.Input) error // delivers an input that must be saved
 	Logs    func(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
-	Probe   func(context.Context, wire.ProbeOrder) wire.Probed // nil: the node does not probe
-	Net     Net                                                // nil: the node has no netmanager
-	Log     *slog.Logger                                       // default slog.Default
+	// LogLines is Logs for a request with LogLines; nil: the runtime keeps no times of lines.
+	LogLines func(context.Context, wire.StreamRequest) (io.ReadCloser, error)
+	Access   func(context.Context, wire.StreamRequest) (streams.Serve, error) // nil: the node gives no access to workloads
+	Probe    func(context.Context, wire.ProbeOrder) wire.Probed               // nil: the node does not probe
+	Net      Net                                                              // nil: the node has no netmanager
+	Log      *slog.Logger                                                     // default slog.Default
 }
 
 // Net is the node's netmanager. Routes and Link must not block.

@@ -40,12 +40,7 @@ func (l *Link) stream(ctx context.Context, req wire.StreamRequest) {
 	}
 	began := l.begin(func() {
 		defer release()
-		err := streams.Dial(ctx, l.opt.Cluster.HTTP, l.opt.Cluster.URL+"/v1/node/streams", req.ID, func(ctx context.Context) (io.ReadCloser, error) {
-			if refused != nil {
-				return nil, fmt.Errorf("node: %w", refused)
-			}
-			return l.open(ctx, req)
-		})
+		err := l.dial(ctx, req, refused)
 		if err != nil && ctx.Err() == nil {
 			l.opt.Log.Debug("stream ended early", "instance", req.Instance, "kind", req.Kind, "err", err)
 		}
@@ -53,6 +48,28 @@ func (l *Link) stream(ctx context.Context, req wire.StreamRequest) {
 	if !began {
 		release()
 	}
+}
+
+// dial opens the stream and sends it, or the error, to the cluster.
+func (l *Link) dial(ctx context.Context, req wire.StreamRequest, refused error) error {
+	if refused != nil {
+		refused = fmt.Errorf("node: %w", refused)
+	}
+	base := l.opt.Cluster.URL + "/v1/node/streams"
+	if req.Duplex() && l.opt.Access != nil {
+		return streams.DialDuplex(ctx, l.opt.Cluster.HTTP, base, req.ID, func(ctx context.Context) (streams.Serve, error) {
+			if refused != nil {
+				return nil, refused
+			}
+			return l.opt.Access(ctx, req)
+		})
+	}
+	return streams.Dial(ctx, l.opt.Cluster.HTTP, base, req.ID, func(ctx context.Context) (io.ReadCloser, error) {
+		if refused != nil {
+			return nil, refused
+		}
+		return l.open(ctx, req)
+	})
 }
 
 // begin runs a function concurrently. It returns false if the link has ended.
@@ -70,10 +87,12 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 	switch {
 	case req.Kind == "logs":
 		return l.opt.Logs(ctx, wire.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
+	case req.Kind == "loglines" && req.Lines != nil && l.opt.LogLines != nil:
+		return l.opt.LogLines(ctx, req)
 	case req.Kind == "net" && l.opt.Net != nil:
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":
 		return nil, fmt.Errorf("this node has no overlay network: %w", api.ErrUnavailable)
 	}
-	return nil, fmt.Errorf("stream of kind %q: want logs or net: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, exec, attach and portforward: %w", req.Kind, api.ErrInvalid)
 }

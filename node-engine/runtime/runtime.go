@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 )
 
 // Workload is one placement of an instance.
@@ -119,6 +120,14 @@ type Runtime interface {
 	Watch(ctx context.Context, exits chan<- Exit) error
 	Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
 	Close() error
+}
+
+// LogReader is a Runtime that keeps times of lines, and the output of the attempt before.
+//
+// ReadLogs is Logs with further conditions. The previous attempt's output is not followed; it fails
+// with ErrNotFound if there is none.
+type LogReader interface {
+	ReadLogs(ctx context.Context, k wire.Key, q logs.Query, follow bool) (io.ReadCloser, error)
 }
 
 type Info struct {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -28,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/access"
 	"github.com/treeline-edge/treeline/node-engine/checks"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/devices"
@@ -40,6 +42,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/probe"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
+	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 )
 
 const (
@@ -151,6 +154,13 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	link := clusterlink.Options{
 		ID: creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
+		Access: access.New(access.Options{Runtime: rt, Log: log}).Open,
+	}
+	if lines, ok := rt.(runtime.LogReader); ok {
+		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
+			q := logs.Query{Tail: r.Tail, Since: r.Lines.Since, Timestamps: r.Lines.Timestamps, Previous: r.Lines.Previous}
+			return lines.ReadLogs(ctx, wire.Key{Instance: r.Instance, Epoch: r.Epoch}, q, r.Follow)
+		}
 	}
 	parts := []daemon.Part{
 		{Name: "core", Run: e.loop.Run},

@@ -134,6 +134,7 @@ func New(o Options) *Link {
 	l.mux.HandleFunc("POST /v1/cluster/value", l.asCluster(l.value))
 	l.mux.HandleFunc("GET /v1/cluster/keys", l.asCluster(l.keys))
 	l.mux.HandleFunc("POST /v1/cluster/streams/{id}", l.asCluster(l.deliver))
+	l.mux.HandleFunc("GET /v1/cluster/streams/{id}", l.asCluster(l.deliverDown))
 	return l
 }
 
@@ -300,15 +301,20 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 		w.WriteHeader(http.StatusNoContent)
 		return nil
 	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Time{})
-	err := l.streams.Deliver(r.Context(), id, from, r.Body)
-	_ = rc.SetReadDeadline(time.Unix(1, 0)) // ends a pending read
-	if r.Context().Err() != nil {
+	end := streams.NewEnd(w, r)
+	err := l.streams.Deliver(r.Context(), id, from, end)
+	if end.Finish(err) {
 		return nil
 	}
-	if err == nil {
-		w.WriteHeader(http.StatusNoContent)
+	return err
+}
+
+// deliverDown lets the caller of Connect write to the cluster.
+func (l *Link) deliverDown(w http.ResponseWriter, r *http.Request, c api.ClusterID) error {
+	end := streams.NewEnd(w, r)
+	err := l.streams.DeliverDown(r.Context(), r.PathValue("id"), string(c.Addr()), end)
+	if end.Finish(err) {
+		return nil
 	}
 	return err
 }
@@ -317,22 +323,30 @@ func (l *Link) deliver(w http.ResponseWriter, r *http.Request, c api.ClusterID) 
 // from any goroutine. Errors: ErrUnavailable (the cluster is not connected), ErrTimeout (it did not
 // dial in time).
 func (l *Link) Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
+	return ask(l, c, r, func(w *streams.Wait) (io.ReadCloser, error) { return w.Stream(ctx, askTime) })
+}
+
+// Connect is Ask for a stream that carries bytes in both directions.
+func (l *Link) Connect(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadWriteCloser, error) {
+	return ask(l, c, r, func(w *streams.Wait) (io.ReadWriteCloser, error) { return w.Duplex(ctx, askTime) })
+}
+
+func ask[S any](l *Link, c api.ClusterID, r wire.StreamRequest, open func(*streams.Wait) (S, error)) (stream S, err error) {
 	conn := l.conn(c)
 	if conn == nil {
-		return nil, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
+		return stream, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
 	}
 	wait, err := l.streams.Expect(string(c.Addr()), r)
 	if err != nil {
-		return nil, err
+		return stream, err
 	}
 	r.ID = wait.ID()
 	if !conn.push(message{event: "stream", data: r}) {
 		wait.Close()
-		return nil, fmt.Errorf("cluster %s is reconnecting, try again: %w", c, api.ErrUnavailable)
+		return stream, fmt.Errorf("cluster %s is reconnecting, try again: %w", c, api.ErrUnavailable)
 	}
-	stream, err := wait.Stream(ctx, askTime)
-	if err != nil {
-		return nil, fmt.Errorf("ask cluster %s: %w", c, err)
+	if stream, err = open(wait); err != nil {
+		return stream, fmt.Errorf("ask cluster %s: %w", c, err)
 	}
 	return stream, nil
 }

@@ -54,6 +54,8 @@ type Clusters interface {
 	// Ask makes the cluster dial a stream to the root. The caller closes the stream. It returns
 	// ErrUnavailable if the cluster is not connected.
 	Ask(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error)
+	// Connect is Ask for a stream that carries bytes in both directions.
+	Connect(ctx context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadWriteCloser, error)
 	// Revoke ends the cluster's connection and revokes its certificates.
 	Revoke(ctx context.Context, c api.ClusterID) error
 }
@@ -141,6 +143,7 @@ func New(o Options) (*API, error) {
 	a.registerUsers()
 	a.registerApps()
 	a.registerInstances()
+	a.registerAccess()
 	a.registerNet()
 	a.registerClusters()
 	a.registerValues()

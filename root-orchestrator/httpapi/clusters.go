@@ -299,16 +299,22 @@ func (a *API) holdAnswer(request context.Context, text []byte) error {
 	return nil
 }
 
-// dial makes the cluster open a stream to the root. It is the only place where the root gives a
-// cluster a credential of the user: a token delegated for this one request.
+// dial makes the cluster open a stream to the root.
 func (a *API) dial(ctx context.Context, id api.ClusterID, r wire.StreamRequest) (io.ReadCloser, error) {
-	p := principal(ctx)
-	r.For = streams.For(p.Tenant, p.User)
-	var err error
-	if r.Token, err = a.opt.Accounts.Delegate(authenticated(ctx), api.ClusterAudience(id), r.CallObject()); err != nil {
+	r, err := a.delegate(ctx, id, r)
+	if err != nil {
 		return nil, err
 	}
 	return a.opt.Clusters.Ask(ctx, id, r)
+}
+
+// delegate adds the user to a request to a cluster. It is the only place where the root gives a
+// cluster a credential of the user: a token delegated for this one request.
+func (a *API) delegate(ctx context.Context, id api.ClusterID, r wire.StreamRequest) (_ wire.StreamRequest, err error) {
+	p := principal(ctx)
+	r.For = streams.For(p.Tenant, p.User)
+	r.Token, err = a.opt.Accounts.Delegate(authenticated(ctx), api.ClusterAudience(id), r.CallObject())
+	return r, err
 }
 
 // clusterProblem returns the cluster's problem as an error. 401 and 5xx, except 504, become 503:

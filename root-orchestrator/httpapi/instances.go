@@ -12,11 +12,11 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/access"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
-	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 func (a *API) registerInstances() {
@@ -90,9 +90,8 @@ func (a *API) getInstance(ctx context.Context, p rights.Principal, in *objectIn)
 }
 
 type logsIn struct {
-	ID     string `path:"id" doc:"The instance's id, with ~ for / and #."`
-	Follow bool   `query:"follow" doc:"Continue as the workload writes."`
-	Tail   int    `query:"tail" default:"-1" minimum:"-1" doc:"Lines from the end; -1: all that are kept."`
+	ID string `path:"id" doc:"The instance's id, with ~ for / and #."`
+	access.LogsIn
 }
 
 type streamOut struct {
@@ -107,9 +106,9 @@ func (a *API) logs(ctx context.Context, p rights.Principal, in *logsIn) (*stream
 	if i.Cluster == "" {
 		return nil, fmt.Errorf("logs of %s: it has not started: it is %s: %w", i.ID, i.Standing(), api.ErrConflict)
 	}
-	body, err := a.dial(ctx, i.Cluster, wire.StreamRequest{
-		Kind: "logs", Instance: i.ID, Epoch: i.Epoch, Follow: in.Follow, Tail: in.Tail,
-	})
+	r := in.Request(i.ID)
+	r.Epoch = i.Epoch
+	body, err := a.dial(ctx, i.Cluster, r)
 	if err != nil {
 		return nil, fmt.Errorf("logs of %s: %w", i.ID, err)
 	}

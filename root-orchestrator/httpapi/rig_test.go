@@ -224,6 +224,9 @@ type played struct {
 	answers map[string]string
 	revoked []api.ClusterID
 
+	connected io.ReadWriteCloser // the stream in both directions; nil: not connected
+	request   wire.StreamRequest // of Connect
+
 	hold, held chan struct{} // an api request closes held, and waits for hold
 	gate       chan struct{} // all requests wait for its close
 }
@@ -258,6 +261,15 @@ func (p *played) Ask(_ context.Context, c api.ClusterID, r wire.StreamRequest) (
 		return nil, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
 	}
 	return io.NopCloser(bytes.NewReader([]byte(text))), nil
+}
+
+func (p *played) Connect(_ context.Context, c api.ClusterID, r wire.StreamRequest) (io.ReadWriteCloser, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.request = r; p.connected == nil {
+		return nil, fmt.Errorf("cluster %s is not connected: %w", c, api.ErrUnavailable)
+	}
+	return p.connected, nil
 }
 
 func (p *played) Revoke(_ context.Context, c api.ClusterID) error {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bounds"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -39,6 +40,13 @@ type (
 		By      string
 	}
 
+	// Accessed records that a user got access to the workload of an instance, or that it ended.
+	// Text says what, by whom, and the result. Error: ErrNotFound.
+	Accessed struct {
+		Instance api.InstanceID
+		Text     string
+	}
+
 	// JoinCluster adds a cluster, or replaces its info. The caller has checked its credentials.
 	// Open says whether a new cluster takes the services of all tenants; nil means only if it
 	// belongs to no tenant. Error: ErrConflict (the cluster belongs to another tenant).
@@ -70,6 +78,15 @@ type (
 
 func (Start) apply(c *Core) error {
 	c.start()
+	return nil
+}
+
+func (in Accessed) apply(c *Core) error {
+	i, ok := c.apps.Instance(in.Instance)
+	if !ok {
+		return fmt.Errorf("instance %s: %w", in.Instance, api.ErrNotFound)
+	}
+	c.event(i.Event(api.ReasonAccess, step.Clip(in.Text)))
 	return nil
 }
 

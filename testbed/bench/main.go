@@ -26,6 +26,7 @@ type bench struct {
 }
 
 var benches = map[string]bench{
+	"access":   {"round trip of an exec and throughput of a port-forward, compared with TLS on the node's link", 15, accessToWorkloads},
 	"deploy":   {"submit → running, compared with containerd's create and start", 40, deploy},
 	"recovery": {"from a kill of each kind of process until everything has recovered", 30, recovery},
 	"idle":     {"memory, CPU and traffic of an idle node engine", 30, idle},

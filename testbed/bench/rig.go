@@ -20,7 +20,12 @@ var _ lab.T = (*rig)(nil)
 type failure struct{ text string }
 
 // inLab runs a benchmark with a lab and then closes the lab.
-func inLab(r *run, fn func(*lab.Lab) error) (err error) {
+func inLab(r *run, fn func(*lab.Lab) error) error {
+	return inRig(r, func(g *rig) error { return fn(lab.New(g, lab.Options{RootArgs: quiet})) })
+}
+
+// inRig runs a benchmark with a rig that closes what it opens.
+func inRig(r *run, fn func(*rig) error) (err error) {
 	g := &rig{log: r.log}
 	defer func() {
 		for _, f := range slices.Backward(g.cleanups) {
@@ -40,8 +45,7 @@ func inLab(r *run, fn func(*lab.Lab) error) (err error) {
 			err = fmt.Errorf("%s", f.text)
 		}
 	}()
-	l := lab.New(g, lab.Options{RootArgs: quiet})
-	return fn(l)
+	return fn(g)
 }
 
 // quiet sets the daemons' default log level; a lab would log more.
@@ -64,6 +68,9 @@ func (g *rig) Fatalf(format string, args ...any) { panic(failure{fmt.Sprintf(for
 
 // Failed reports whether there was a failure.
 func (g *rig) Failed() bool { return g.failed }
+
+// Skip ends the benchmark.
+func (g *rig) Skip(args ...any) { g.Fatalf("%s", fmt.Sprint(args...)) }
 
 // Cleanup registers a function that runs at the end.
 func (g *rig) Cleanup(fn func()) { g.cleanups = append(g.cleanups, fn) }

@@ -22,6 +22,13 @@ func (l *Lab) CLI(args ...string) string {
 // TryCLI is CLI with its error, which is an *exec.ExitError if treeline failed.
 func (l *Lab) TryCLI(args ...string) (string, error) {
 	l.t.Helper()
+	out, err := l.Command(l.Access(), args...).CombinedOutput()
+	return string(out), err
+}
+
+// Command returns treeline with an access token, which has not started.
+func (l *Lab) Command(token string, args ...string) *exec.Cmd {
+	l.t.Helper()
 	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
 	if _, err := os.Stat(program); err != nil {
 		if err := gobuild.Build(context.Background(), program, "cli"); err != nil {
@@ -31,10 +38,9 @@ func (l *Lab) TryCLI(args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Env = []string{
 		"HOME=" + l.Dir, "TREELINE_ADDR=https://" + l.RootLink.Addr(), "TREELINE_CA=" + ca,
-		"TREELINE_TOKEN=" + l.Access(), "TREELINE_TENANT=" + string(l.Tenant),
+		"TREELINE_TOKEN=" + token, "TREELINE_TENANT=" + string(l.Tenant),
 	}
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return cmd
 }
 
 // DescribeNode returns treeline's description of a node.

@@ -223,6 +223,9 @@ type Cluster struct {
 	host *netlab.Host
 }
 
+// Host returns the cluster's host; nil is this machine.
+func (c *Cluster) Host() *netlab.Host { return c.host }
+
 // ClusterOptions configure a cluster.
 type ClusterOptions struct {
 	Disk int64    // bytes of a separate disk; 0: none
@@ -516,6 +519,13 @@ func Stopwatch() func() time.Duration {
 // User returns a client of a new user of the lab's tenant.
 func (l *Lab) User(name string, roles ...string) *client.Client {
 	l.t.Helper()
+	c, _ := l.UserWithToken(name, roles...)
+	return c
+}
+
+// UserWithToken is User with the user's access token.
+func (l *Lab) UserWithToken(name string, roles ...string) (c *client.Client, token string) {
+	l.t.Helper()
 	invited, err := l.API.CreateUser(l.ctx, string(l.Tenant)+"/"+name, roles...)
 	if err != nil {
 		l.t.Fatalf("create user %s: %v", name, err)
@@ -524,5 +534,5 @@ func (l *Lab) User(name string, roles ...string) *client.Client {
 	if err != nil {
 		l.t.Fatalf("sign in as %s: %v", name, err)
 	}
-	return l.Client(client.Static(s.Access))
+	return l.Client(client.Static(s.Access)), s.Access
 }

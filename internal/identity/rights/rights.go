@@ -60,6 +60,7 @@ const (
 	AppsRead      Action = "apps:read"      // applications, services, instances, why
 	AppsWrite     Action = "apps:write"     // apply, scale, delete
 	AppsLogs      Action = "apps:logs"      // what workloads write
+	AppsExec      Action = "apps:exec"      // processes in workloads, their ports and files
 	EventsRead    Action = "events:read"    //
 	ClustersRead  Action = "clusters:read"  //
 	ClustersWrite Action = "clusters:write" // cordon, drain, remove
@@ -82,6 +83,7 @@ var table = map[Action][]Role{
 	AppsRead:      {OrganizationAdmin, ApplicationProvider},
 	AppsWrite:     {OrganizationAdmin, ApplicationProvider},
 	AppsLogs:      {OrganizationAdmin, ApplicationProvider},
+	AppsExec:      {OrganizationAdmin, ApplicationProvider},
 	EventsRead:    {OrganizationAdmin, ApplicationProvider, InfrastructureProvider},
 	ClustersRead:  {OrganizationAdmin, ApplicationProvider, InfrastructureProvider},
 	ClustersWrite: {OrganizationAdmin, InfrastructureProvider},

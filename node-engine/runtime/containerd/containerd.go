@@ -193,11 +193,16 @@ func (r *Runtime) Housekeep(ctx context.Context) error {
 }
 
 func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
+	return r.ReadLogs(ctx, k, logs.Query{Tail: tail}, follow)
+}
+
+// ReadLogs implements runtime.LogReader.
+func (r *Runtime) ReadLogs(ctx context.Context, k wire.Key, q logs.Query, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
-		return r.logs.Read(ctx, id, tail)
+		return r.logs.Read(ctx, id, q)
 	}
-	return r.logs.Follow(ctx, id, tail, func(ctx context.Context) {
+	return r.logs.Follow(ctx, id, q, func(ctx context.Context) {
 		ctx = namespaces.WithNamespace(ctx, r.cfg.Namespace)
 		for ctx.Err() == nil { // across restarts of containerd
 			_, err := native(r.c.TaskService().Wait(ctx, &tasks.WaitRequest{ContainerID: id}))
@@ -264,7 +269,7 @@ func (r *Runtime) removeEarlier(ctx context.Context, w runtime.Workload) (exists
 	if alive(task) {
 		return false, fmt.Errorf("attempt %d still runs: %w", old.Attempt, api.ErrConflict)
 	}
-	return false, r.remove(ctx, id)
+	return false, errors.Join(r.remove(ctx, id), r.logs.Next(id))
 }
 
 // createContainer creates the container, its files and its task. The container is created first and

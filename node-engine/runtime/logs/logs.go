@@ -2,13 +2,19 @@
 // process that runs the workload, never the node engine, appends to the file, so that nothing
 // is lost while the engine does not run. The engine trims and reads the files.
 //
+// The engine notes when a file grew, to the second, so that lines have times. A file of its own keeps
+// the output of the attempt before.
+//
 //	dir, err := logs.Open("/var/lib/treeline/logs", 16<<20)
 //	path, err := dir.Create(id)               // for the workload's stdout and stderr
-//	r, err := dir.Read(ctx, id, 100)          // the last 100 lines
-//	r, err = dir.Follow(ctx, id, 100, wait)   // and what follows, until wait returns
+//	err = dir.Next(id)                        // the output so far is the previous attempt's
+//	q := logs.Query{Tail: 100}
+//	r, err := dir.Read(ctx, id, q)            // the last 100 lines
+//	r, err = dir.Follow(ctx, id, q, wait)     // and what follows, until wait returns
 package logs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +34,8 @@ import (
 const (
 	suffix       = ".log"
 	oldSuffix    = ".log.old"
+	prevSuffix   = ".log.prev" // the previous attempt's log; its old part has oldPart too
+	oldPart      = ".old"
 	markSuffix   = ".started"
 	pollInterval = 100 * time.Millisecond // of followers
 )
@@ -57,6 +65,9 @@ func Open(path string, limit int64) (*Dir, error) {
 	}
 	d := &Dir{path: abs, root: root, limit: limit}
 	d.ctx, d.end = context.WithCancel(context.Background())
+	if err := d.watch(); err != nil {
+		return nil, errors.Join(fmt.Errorf("open logs: %w", err), root.Close())
+	}
 	return d, nil
 }
 
@@ -76,14 +87,40 @@ func (d *Dir) Create(id string) (string, error) {
 	return filepath.Join(d.path, id+suffix), f.Close()
 }
 
-// Remove removes the log and the mark of a workload. It succeeds if there are none.
+// Remove removes the logs and the mark of a workload. It succeeds if there are none.
 func (d *Dir) Remove(id string) error {
-	return errors.Join(d.remove(id+suffix), d.remove(id+oldSuffix), d.Unmark(id))
+	errs := []error{d.Unmark(id)}
+	for _, s := range []string{suffix, oldSuffix, prevSuffix, prevSuffix + oldPart} {
+		errs = append(errs, d.remove(id+s), d.remove(timesOf(id+s)))
+	}
+	return errors.Join(errs...)
 }
 
 func (d *Dir) remove(name string) error {
 	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove log: %w", err)
+	}
+	return nil
+}
+
+// Next makes the log of a workload that has ended that of its previous attempt. It replaces an earlier
+// one, and succeeds if there is no log.
+func (d *Dir) Next(id string) error {
+	if _, err := d.root.Stat(id + suffix); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for from, to := range map[string]string{suffix: prevSuffix, oldSuffix: prevSuffix + oldPart} {
+		for _, name := range []func(string) string{func(n string) string { return n }, timesOf} {
+			err := d.root.Rename(name(id+from), name(id+to))
+			if errors.Is(err, fs.ErrNotExist) {
+				err = d.remove(name(id + to)) // of an earlier attempt
+			}
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("keep the previous log of %s: %w", id, err)
 	}
 	return nil
 }
@@ -140,27 +177,41 @@ func (d *Dir) rotate(id string) error {
 	if _, err := from.Seek(-d.limit/2, io.SeekEnd); err != nil {
 		return err
 	}
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
 	// On a full disk the copy fails; the truncation frees space nevertheless.
 	_, err = io.CopyN(to, from, d.limit/2)
-	return errors.Join(err, from.Truncate(0))
+	return errors.Join(err, from.Truncate(0), d.moveTimes(id, info.Size()-d.limit/2))
 }
 
-// Read returns the last tail lines of a workload's log (-1: all). It fails with ErrNotFound if
-// there is no log.
-func (d *Dir) Read(ctx context.Context, id string, tail int) (io.ReadCloser, error) {
-	r, err := d.open(ctx, id, tail)
+// Query selects what to read of a log.
+type Query struct {
+	Tail       int           // number of lines from the end; -1: all
+	Since      time.Duration // only lines of the last Since, to the second; 0: all
+	Timestamps bool          // begin each line with its time, to the second, in UTC
+	Previous   bool          // of the attempt before; it is not followed
+}
+
+// Read returns a part of a workload's log. It fails with ErrNotFound if there is no log.
+func (d *Dir) Read(ctx context.Context, id string, q Query) (io.ReadCloser, error) {
+	r, err := d.open(ctx, id, q)
 	if err != nil {
 		return nil, fmt.Errorf("read log of %s: %w", id, err)
 	}
-	return r, nil
+	return d.shown(r, q), nil
 }
 
 // Follow is Read, continued with what the workload writes until it ends. wait must return when the
 // workload has ended. Its context ends with ctx, the reader or the directory.
-func (d *Dir) Follow(ctx context.Context, id string, tail int, wait func(context.Context)) (io.ReadCloser, error) {
-	r, err := d.open(ctx, id, tail)
+func (d *Dir) Follow(ctx context.Context, id string, q Query, wait func(context.Context)) (io.ReadCloser, error) {
+	r, err := d.open(ctx, id, q)
 	if err != nil {
 		return nil, fmt.Errorf("read log of %s: %w", id, err)
+	}
+	if q.Previous {
+		return d.shown(r, q), nil
 	}
 	ended := make(chan struct{})
 	r.ended = ended
@@ -171,11 +222,26 @@ func (d *Dir) Follow(ctx context.Context, id string, tail int, wait func(context
 		defer context.AfterFunc(d.ctx, cancel)()
 		wait(ctx)
 	})
-	return r, nil
+	return d.shown(r, q), nil
 }
 
-func (d *Dir) open(ctx context.Context, id string, tail int) (*reader, error) {
-	cur, err := d.root.Open(id + suffix)
+// shown returns the reader, with times if the query wants them.
+func (d *Dir) shown(r *reader, q Query) io.ReadCloser {
+	if q.Timestamps {
+		return &stamped{reader: r, start: true}
+	}
+	return r
+}
+
+func (d *Dir) open(ctx context.Context, id string, q Query) (*reader, error) {
+	name := id + suffix
+	if q.Previous {
+		name = id + prevSuffix
+	}
+	cur, err := d.root.Open(name)
+	if errors.Is(err, fs.ErrNotExist) && q.Previous {
+		return nil, fmt.Errorf("there is no output of an attempt before: %w", api.ErrNotFound)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, api.ErrNotFound
 	}
@@ -184,14 +250,20 @@ func (d *Dir) open(ctx context.Context, id string, tail int) (*reader, error) {
 	}
 	r := &reader{cur: cur}
 	r.ctx, r.cancel = context.WithCancel(ctx)
-	if old, err := d.root.Open(id + oldSuffix); err == nil {
+	if old, err := d.root.Open(name + oldPart); err == nil {
 		r.old = old
+		r.oldTimes = d.times(name + oldPart)
 	}
-	if tail >= 0 {
-		if err := r.seekTail(tail); err != nil {
-			r.Close()
-			return nil, err
-		}
+	r.times = d.times(name)
+	if q.Tail >= 0 {
+		err = r.seekTail(q.Tail)
+	}
+	if err == nil && q.Since > 0 {
+		err = r.seekSince(time.Now().Add(-q.Since))
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
 	}
 	return r, nil
 }
@@ -215,6 +287,10 @@ type reader struct {
 	over      bool            // the workload has ended
 	complete  bool            // no more output will follow
 	idlePolls int             // without output, since the workload ended
+
+	oldTimes, times times
+	oldPos          int64                        // in the old part
+	line            func(offset int64) time.Time // of a byte that the last Read returned
 }
 
 func (r *reader) Read(p []byte) (int, error) {
@@ -222,6 +298,9 @@ func (r *reader) Read(p []byte) (int, error) {
 		if r.old != nil {
 			n, err := r.old.Read(p)
 			if n > 0 {
+				begin := r.oldPos
+				r.oldPos += int64(n)
+				r.line = func(at int64) time.Time { return r.oldTimes.of(begin+at, time.Time{}) }
 				return n, nil
 			}
 			r.closeOld()
@@ -230,10 +309,12 @@ func (r *reader) Read(p []byte) (int, error) {
 			}
 		}
 		if info, err := r.cur.Stat(); err == nil && info.Size() < r.pos {
-			r.pos = 0 // truncated by Trim
+			r.pos, r.times = 0, nil // truncated by Trim
 		}
 		n, err := r.cur.ReadAt(p, r.pos)
 		if n > 0 {
+			begin := r.pos
+			r.line = func(at int64) time.Time { return r.times.of(begin+at, r.modified()) }
 			r.pos += int64(n)
 			r.idlePolls = 0
 			return n, nil
@@ -309,8 +390,64 @@ func (r *reader) seekTail(n int) error {
 	if pos, _, err = tailOf(r.old, left); err != nil {
 		return err
 	}
+	r.oldPos = pos
 	_, err = r.old.Seek(pos, io.SeekStart)
 	return err
+}
+
+// seekSince moves to the first line that may have been written at t or later, unless the reader is
+// beyond it.
+func (r *reader) seekSince(t time.Time) error {
+	if r.old != nil {
+		if pos := r.oldTimes.before(t); !r.oldTimes.ends(t) {
+			pos, err := lineAfter(r.old, max(pos, r.oldPos))
+			if err != nil {
+				return err
+			}
+			r.oldPos = pos
+			_, err = r.old.Seek(pos, io.SeekStart)
+			return err
+		}
+		r.closeOld()
+	}
+	pos := r.times.before(t)
+	if info, err := r.cur.Stat(); err == nil && info.ModTime().Before(t) {
+		pos = info.Size()
+	}
+	if pos <= r.pos {
+		return nil
+	}
+	pos, err := lineAfter(r.cur, pos)
+	r.pos = pos
+	return err
+}
+
+// modified returns when the workload wrote last.
+func (r *reader) modified() time.Time {
+	info, err := r.cur.Stat()
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// lineAfter returns pos, or the begin of the next line if pos is within a line.
+func lineAfter(f *os.File, pos int64) (int64, error) {
+	if pos == 0 {
+		return 0, nil
+	}
+	buf := make([]byte, 4096)
+	for at := pos - 1; ; {
+		n, err := f.ReadAt(buf, at)
+		if i := bytes.IndexByte(buf[:n], '\n'); i >= 0 {
+			return at + int64(i) + 1, nil
+		}
+		if at += int64(n); err == io.EOF {
+			return at, nil
+		} else if err != nil {
+			return 0, err
+		}
+	}
 }
 
 // tailOf returns where the last n lines of f begin, and how many lines f lacks to have n.

@@ -67,7 +67,7 @@ func TestTrimBoundsAndKeepsTheNewest(t *testing.T) {
 func TestFollowContinuesAfterTrimUntilTheWorkloadEnds(t *testing.T) {
 	d, write := fixture(t, 64)
 	ended := make(chan struct{})
-	r, err := d.Follow(t.Context(), "w", -1, func(context.Context) { <-ended })
+	r, err := d.Follow(t.Context(), "w", Query{Tail: -1}, func(context.Context) { <-ended })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestFollowWaitsForWriters(t *testing.T) {
 	defer shim.Close()
 	ended := make(chan struct{})
 	close(ended)
-	r, err := d.Follow(t.Context(), "w", -1, func(context.Context) { <-ended })
+	r, err := d.Follow(t.Context(), "w", Query{Tail: -1}, func(context.Context) { <-ended })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +129,11 @@ func TestIDsCannotLeadOutOfTheDirectory(t *testing.T) {
 		if _, err := d.Create(id); err == nil {
 			t.Errorf("Create(%q) succeeded, want an error", id)
 		}
-		if _, err := d.Read(t.Context(), id, -1); err == nil {
+		if _, err := d.Read(t.Context(), id, Query{Tail: -1}); err == nil {
 			t.Errorf("Read(%q) succeeded, want an error", id)
 		}
 	}
-	if _, err := d.Read(t.Context(), "missing", -1); !errors.Is(err, api.ErrNotFound) {
+	if _, err := d.Read(t.Context(), "missing", Query{Tail: -1}); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("Read of a missing log: got %v, want ErrNotFound", err)
 	}
 }
@@ -164,7 +164,7 @@ func fixture(t *testing.T, limit int64) (d *Dir, write func(string)) {
 
 func read(t *testing.T, d *Dir, tail int) string {
 	t.Helper()
-	r, err := d.Read(t.Context(), "w", tail)
+	r, err := d.Read(t.Context(), "w", Query{Tail: tail})
 	if err != nil {
 		t.Fatal(err)
 	}

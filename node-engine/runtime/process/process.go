@@ -190,6 +190,11 @@ func (r *Runtime) create(w runtime.Workload) error {
 	if err := r.remove(id); err != nil {
 		return err
 	}
+	if old.Attempt != w.Attempt {
+		if err := r.logs.Next(id); err != nil {
+			return err
+		}
+	}
 	path, err := r.logs.Create(id)
 	if err != nil {
 		return err
@@ -328,11 +333,16 @@ func (r *Runtime) List(context.Context) ([]runtime.Status, error) {
 func (r *Runtime) dirs() ([]fs.DirEntry, error) { return fs.ReadDir(r.root.FS(), ".") }
 
 func (r *Runtime) Logs(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error) {
+	return r.ReadLogs(ctx, k, logs.Query{Tail: tail}, follow)
+}
+
+// ReadLogs implements runtime.LogReader.
+func (r *Runtime) ReadLogs(ctx context.Context, k wire.Key, q logs.Query, follow bool) (io.ReadCloser, error) {
 	id := runtime.ID(k)
 	if !follow {
-		return r.logs.Read(ctx, id, tail)
+		return r.logs.Read(ctx, id, q)
 	}
-	return r.logs.Follow(ctx, id, tail, func(ctx context.Context) {
+	return r.logs.Follow(ctx, id, q, func(ctx context.Context) {
 		if st, err := r.state(id); err == nil {
 			_ = st.run.Shim.wait(ctx)
 			_ = st.run.Main.wait(ctx)

@@ -34,6 +34,10 @@ type Image struct {
 	Env    []string
 	Cmd    []string // default arguments of the entrypoint
 	Health []string // HEALTHCHECK CMD, every 5 s; empty: none
+
+	// Programs are paths of dynamically linked programs of this machine, which are added to the root
+	// directory with their libraries.
+	Programs []string
 }
 
 const (
@@ -103,12 +107,16 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 	if img.User == "" {
 		img.User = defaultUser
 	}
+	more, err := programs(img.Programs)
+	if err != nil {
+		return nil, nil, err
+	}
 	var layer bytes.Buffer
-	err = writeTar(tar.NewWriter(&layer), []file{
+	err = writeTar(tar.NewWriter(&layer), append([]file{
 		{name: "etc/", mode: 0o755},
 		{name: "tmp/", mode: 0o1777},
 		{name: entrypoint[1:], mode: 0o755, data: bin},
-	})
+	}, more...))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,120 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/access"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+func (a *API) registerAccess() {
+	instances := rest.Tag("instances")
+	errors := []int{404, 409, 503, 504}
+	handle(a, instances.Get("/v1/instances/{id}/exec", "Run a process in an instance, over a WebSocket", errors...).Named("execInstance"), "",
+		func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "exec", Instance: api.InstanceFromPath(in.ID), Exec: in.Exec()}, access.Describe(in.Exec()))
+		})
+	handle(a, instances.Get("/v1/instances/{id}/attach", "Follow the output of an instance, over a WebSocket", errors...).Named("attachInstance"), "",
+		func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "attach", Instance: api.InstanceFromPath(in.ID)}, "attach")
+		})
+	handle(a, instances.Get("/v1/instances/{id}/portforward", "Connect to ports of an instance, over a WebSocket", errors...).Named("portForwardInstance"), "",
+		func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "portforward", Instance: api.InstanceFromPath(in.ID)}, "port-forward")
+		})
+}
+
+// access serves a stream to a workload for a user of this API. The cluster's log has its record; the
+// root records the streams that it requests.
+func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, r wire.StreamRequest, what string) (*streamOut, error) {
+	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
+		return nil, err
+	}
+	if err := u.Check(); err != nil {
+		return nil, err
+	}
+	r.For = streams.For(p.Tenant, p.User)
+	stream, err := a.openAccess(ctx, p, r)
+	if err != nil {
+		a.opt.Log.Info("access to an instance refused", "what", what, "instance", r.Instance, "by", p.User, "err", err)
+		return nil, err
+	}
+	a.opt.Log.Info("access to an instance began", "what", what, "instance", r.Instance, "by", p.User)
+	return &streamOut{func(hc huma.Context) {
+		fairshare.ReleasePlace(hc.Context())
+		req, w := humachi.Unwrap(hc)
+		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
+		result := access.Serve(hc.Context(), w, req, stream)
+		a.opt.Log.Info("access to an instance ended", "what", what, "instance", r.Instance, "by", p.User, "result", result.String())
+	}}, nil
+}
+
+// openAccess requests a stream to a workload from its node, if p may use it.
+func (a *API) openAccess(ctx context.Context, p rights.Principal, r wire.StreamRequest) (io.ReadWriteCloser, error) {
+	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
+		return nil, err
+	}
+	if r.Kind == "exec" {
+		if r.Exec == nil {
+			r.Exec = &api.Exec{}
+		}
+		if err := r.Exec.Validate(); err != nil {
+			return nil, fmt.Errorf("exec in %s: %w", r.Instance, err)
+		}
+	}
+	var i api.Instance
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { i, ok = a.opt.Core.Instance(r.Instance) }); err != nil {
+		return nil, err
+	}
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%s in %q: %w", r.Kind, r.Instance, api.ErrNotFound)
+	case i.Node == "" || i.State != api.Running:
+		return nil, fmt.Errorf("%s in %s: it does not run: it is %s: %w", r.Kind, i.ID, i.Standing(), api.ErrConflict)
+	}
+	r.Epoch, r.Token = i.Epoch, ""
+	stream, err := a.opt.Nodes.Connect(ctx, i.Node, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s in %s: %w", r.Kind, i.ID, err)
+	}
+	return stream, nil
+}
+
+// AccessFromRoot opens a stream to a workload for a request of the root, whose token is valid once and
+// for r only. The stream ends when the token is revoked.
+func (a *API) AccessFromRoot(ctx context.Context, r wire.StreamRequest) (streams.Serve, error) {
+	c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
+	if err != nil {
+		return nil, err
+	}
+	held, release, err := a.grants.Hold(ctx, c.Life, c.Good)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := a.openAccess(held, c.Principal, r)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = stream.Close(); release() }) // also if the root does not take the stream
+	return func(_ context.Context, conn *streams.Conn) error {
+		return streams.Splice(held, stream, conn, nil, func(err error) {
+			if err != nil {
+				conn.Abort(err)
+			} else {
+				_ = conn.CloseWrite()
+			}
+		})
+	}, nil
+}

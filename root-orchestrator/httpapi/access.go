@@ -1,0 +1,92 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humachi"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/access"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+// recordTime is how long the record of an end may take, after the request is over.
+const recordTime = 10 * time.Second
+
+func (a *API) registerAccess() {
+	instances := rest.Tag("instances")
+	errors := []int{404, 409, 503, 504}
+	handle(a, instances.Get("/v1/instances/{id}/exec", "Exec in instance", errors...).
+		About("Run a process in the workload, over a WebSocket with the subprotocol "+access.Protocol+". The bytes of its binary messages are frames: "+
+			"kind (1 byte), length (2 bytes, big endian), payload. Kinds of the client: 1 input, 4 size of the terminal (columns and rows, 2 bytes each), 5 end of the input. "+
+			"Kinds of the process: 2 output, 3 errors, 6 exit code (4 bytes), 7 a problem. The end of the connection kills the process."),
+		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "exec", Exec: in.Exec()}, access.Describe(in.Exec()))
+		})
+	handle(a, instances.Get("/v1/instances/{id}/attach", "Attach to instance", errors...).
+		About("What the workload writes from now on, and its exit code, over a WebSocket with the frames of exec. The workload gets no input."),
+		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "attach"}, "attach")
+		})
+	handle(a, instances.Get("/v1/instances/{id}/portforward", "Forward ports of instance", errors...).
+		About("Connections to ports of the workload, over a WebSocket with the subprotocol "+access.Protocol+": a yamux session whose streams begin with the protocol "+
+			"(1 byte: 6 TCP, 17 UDP) and the port (2 bytes, big endian)."),
+		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "portforward"}, "port-forward")
+		})
+}
+
+// access serves a stream to a workload, and records its begin and its result in the event log. Without
+// the record of the begin there is no access.
+func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, segment string, r wire.StreamRequest, what string) (*streamOut, error) {
+	i, err := a.instance(ctx, p, rights.AppsExec, segment)
+	if err == nil {
+		err = u.Check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if i.Cluster == "" || i.State != api.Running {
+		return nil, fmt.Errorf("%s in %s: it does not run: it is %s: %w", r.Kind, i.ID, i.Standing(), api.ErrConflict)
+	}
+	if r.Exec != nil {
+		if err := r.Exec.Validate(); err != nil {
+			return nil, fmt.Errorf("exec in %s: %w", i.ID, err)
+		}
+	}
+	what += " by " + p.User
+	if err := a.owner.Do(ctx, root.Accessed{Instance: i.ID, Text: what}, nil); err != nil {
+		return nil, fmt.Errorf("record %s in %s: %w", r.Kind, i.ID, err)
+	}
+	record := func(result string) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+		defer cancel()
+		if err := a.owner.Do(ctx, root.Accessed{Instance: i.ID, Text: what + " " + result}, nil); err != nil {
+			a.opt.Log.Warn("end of access to an instance not recorded", "instance", i.ID, "what", what, "result", result, "err", err)
+		}
+	}
+	r.Instance, r.Epoch = i.ID, i.Epoch
+	r, err = a.delegate(ctx, i.Cluster, r)
+	var stream io.ReadWriteCloser
+	if err == nil {
+		stream, err = a.opt.Clusters.Connect(ctx, i.Cluster, r)
+	}
+	if err != nil {
+		record("failed: " + err.Error())
+		return nil, fmt.Errorf("%s in %s: %w", r.Kind, i.ID, err)
+	}
+	return &streamOut{func(hc huma.Context) {
+		fairshare.ReleasePlace(hc.Context())
+		req, w := humachi.Unwrap(hc)
+		a.grants.Offer(hc.Context(), w.Header(), authenticated(hc.Context()))
+		record(access.Serve(hc.Context(), w, req, stream).String())
+	}}, nil
+}

@@ -1,0 +1,282 @@
+package lab_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+	"github.com/treeline-edge/treeline/testbed/ociimage/image"
+)
+
+// running is a treeline that has not ended.
+type running struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	mu   sync.Mutex // guards out
+	out  bytes.Buffer
+	done chan struct{}
+}
+
+// Write implements io.Writer.
+func (r *running) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.out.Write(p)
+}
+
+func (r *running) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.out.String()
+}
+
+// begin starts treeline with a token. Without a terminal its output is collected.
+func begin(t *testing.T, l *lab.Lab, token string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: l.Command(token, args...), done: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = r, r
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.await()
+	return r
+}
+
+func (r *running) await() {
+	go func() {
+		_ = r.cmd.Wait()
+		close(r.done)
+	}()
+	r.t.Cleanup(func() {
+		_ = r.cmd.Process.Kill()
+		<-r.done
+	})
+}
+
+// says waits until the output matches, and returns the match.
+func (r *running) says(pattern string) []string {
+	r.t.Helper()
+	re := regexp.MustCompile(pattern)
+	var found []string
+	lab.Within(r.t, time.Minute, "treeline prints "+pattern, func() error {
+		if found = re.FindStringSubmatch(r.text()); found == nil {
+			return fmt.Errorf("it printed %q", r.text())
+		}
+		return nil
+	})
+	return found
+}
+
+// ends waits for the end of treeline and checks the exit code and what it says.
+func (r *running) ends(code int, pattern string) {
+	r.t.Helper()
+	select {
+	case <-r.done:
+	case <-time.After(time.Minute):
+		r.t.Fatalf("treeline %v did not end: %s", r.cmd.Args[1:], r.text())
+	}
+	if got := r.cmd.ProcessState.ExitCode(); got != code || !regexp.MustCompile(pattern).MatchString(r.text()) {
+		r.t.Errorf("treeline %v: exit code %d, %q; want %d and %q", r.cmd.Args[1:], got, r.text(), code, pattern)
+	}
+}
+
+// TestAccessBehindNAT uses exec, attach, cp and port-forward with an instance on a node behind a NAT.
+func TestAccessBehindNAT(t *testing.T) {
+	t.Parallel()
+	containers(t)
+	o := lab.NewOverlay(t, lab.Options{})
+	const tools = "treeline.local/tools:1"
+	tar, err := exec.LookPath("tar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := image.WriteFile(filepath.Join(o.Containerd().Images, "tools.tar"), image.Image{Ref: tools, Binary: o.Program, Programs: []string{tar}}); err != nil {
+		t.Fatal(err)
+	}
+	node := o.Node(o.First, netlab.PortRestricted)
+	o.Ready(o.First, 1)
+	m := o.Container("echo", 1)
+	m.Code, m.Cmd, m.Environment = tools, []string{"/app", "echo"}, []string{"PORT=7"}
+	dead := o.Container("dead", 1)
+	dead.Cmd, dead.OneShot = []string{"/app", "exit", "0"}, true
+	o.Apply(lab.App("shop", lab.Needing(m, 0.1, 256), lab.Needing(dead, 0.1, 64)))
+	o.Wait("it runs", o.Running("shop", "echo", 1))
+	id := o.ID("shop", "echo", 0)
+	token := o.Access()
+	run := func(args ...string) *running { t.Helper(); return begin(t, o.Lab, token, args...) }
+	onlyTheWorkload := func(when string) {
+		t.Helper()
+		lab.Within(t, time.Minute, "only the workload's process is left "+when, func() error {
+			if all := o.WorkloadsOf(id); len(all) != 1 {
+				return fmt.Errorf("%d processes: %+v", len(all), all)
+			}
+			return nil
+		})
+	}
+
+	t.Run("exec", func(t *testing.T) {
+		run("exec", "shop/echo#0", "--", "/app", "exit", "7").ends(7, "^$")
+		run("exec", "shop/echo", "/app", "env").ends(0, `TREELINE_INSTANCE=`+regexp.QuoteMeta(string(id)))
+		run("exec", "shop/echo", "/no/such/program").ends(1, "start .*no such file")
+		o.Wait("the one-shot has ended", lab.Is(o.ID("shop", "dead", 0), func(i api.Instance) bool { return i.State == api.Completed }))
+		run("exec", "shop/dead#0", "/app", "env").ends(7, "does not run: it is completed")
+	})
+	t.Run("terminal", func(t *testing.T) {
+		r := &running{t: t, cmd: o.Command(token, "exec", "-it", "shop/echo", "/app", "size"), done: make(chan struct{})}
+		tty, err := pty.StartWithSize(r.cmd, &pty.Winsize{Cols: 91, Rows: 17})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tty.Close()
+		go io.Copy(r, tty)
+		r.await()
+		r.says("91x17")
+		if err := pty.Setsize(tty, &pty.Winsize{Cols: 120, Rows: 40}); err != nil {
+			t.Fatal(err)
+		}
+		r.says("120x40")
+		_, _ = io.WriteString(tty, "\x03")
+		r.ends(0, "91x17")
+	})
+	t.Run("copy", func(t *testing.T) {
+		dir := t.TempDir()
+		text := make([]byte, 50<<20)
+		_, _ = rand.Read(text)
+		if err := os.WriteFile(filepath.Join(dir, "there"), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run("cp", filepath.Join(dir, "there"), "shop/echo#0:/tmp/").ends(0, "^$")
+		run("cp", "shop/echo#0:/tmp/there", filepath.Join(dir, "back")).ends(0, "^$")
+		back, err := os.ReadFile(filepath.Join(dir, "back"))
+		if err != nil || sha256.Sum256(back) != sha256.Sum256(text) {
+			t.Errorf("a file that was copied there and back has %d bytes, %v; want the same %d", len(back), err, len(text))
+		}
+		run("cp", "shop/echo#0:/tmp/missing", dir).ends(1, "Cannot stat|No such file")
+	})
+	t.Run("port-forward", func(t *testing.T) {
+		r := run("port-forward", "shop/echo", ":7", ":7/udp", ":9")
+		at := map[string]string{}
+		for _, p := range []string{"tcp is forwarded to port 7 ", "udp is forwarded to port 7 ", "tcp is forwarded to port 9 "} {
+			at[p] = r.says(`(127\.0\.0\.1:\d+)/` + p)[1]
+		}
+		c, err := net.Dial("tcp", at["tcp is forwarded to port 7 "])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		text := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
+		go func() {
+			_, _ = c.Write(text)
+			_ = c.(*net.TCPConn).CloseWrite()
+		}()
+		if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("TCP: %d bytes came back, %v; want %d", len(got), err, len(text))
+		}
+		u, err := net.Dial("udp", at["udp is forwarded to port 7 "])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer u.Close()
+		lab.Within(t, time.Minute, "a datagram comes back", func() error {
+			_, _ = io.WriteString(u, "datagram")
+			_ = u.SetReadDeadline(time.Now().Add(5 * time.Second))
+			buf := make([]byte, 100)
+			n, err := u.Read(buf)
+			if err == nil && string(buf[:n]) != "datagram" {
+				t.Errorf("UDP: %q came back", buf[:n])
+			}
+			return err
+		})
+		closed, err := net.Dial("tcp", at["tcp is forwarded to port 9 "])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer closed.Close()
+		r.says("9/tcp: port 9/tcp of .*: connection refused: no process")
+		_ = r.cmd.Process.Signal(os.Interrupt)
+		r.ends(0, "forwarded")
+	})
+	t.Run("rights", func(t *testing.T) {
+		people := func(name string, role rights.Role) (who *client.Client, token string) {
+			return o.UserWithToken(name, string(role))
+		}
+		_, otto := people("otto", rights.InfrastructureProvider)
+		begin(t, o.Lab, otto, "exec", string(id), "/app", "env").ends(5, "apps:exec|Forbidden|forbidden|takes one of|apps:read")
+		_, alice := people("alice", rights.ApplicationProvider)
+		r := begin(t, o.Lab, alice, "exec", string(id), "/app", "ignore-term")
+		r.says("ignoring")
+		_, err := o.API.Do(t.Context(), client.Request{
+			Method: http.MethodPut, Path: "/v1/users/" + api.PathOf(string(o.Tenant)+"/alice"), Header: http.Header{"If-Match": {"*"}},
+			Body: map[string]any{"roles": []rights.Role{rights.ApplicationProvider}, "disabled": true},
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.ends(5, "authorization of this stream has ended|token")
+		onlyTheWorkload("after the user lost the right")
+		all, _, err := o.API.Events(t.Context(), client.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var records []string
+		for _, e := range all {
+			if e.Instance == id && e.Reason == api.ReasonAccess {
+				records = append(records, e.Detail)
+			}
+		}
+		for _, want := range []string{
+			`^exec /app exit 7 by admin$`, `^exec /app exit 7 by admin ended after \S+ with exit code 7$`, `^exec /app size \(in a terminal\) by admin$`,
+			`^port-forward by admin ended after`, `^exec /app ignore-term by .*/alice$`, `^exec /app ignore-term by .*/alice ended after \S+: .*authorization`,
+		} {
+			if !regexp.MustCompile(`(?m)` + want).MatchString(strings.Join(records, "\n")) {
+				t.Errorf("no record %s in:\n%s", want, strings.Join(records, "\n"))
+			}
+		}
+	})
+	t.Run("restarts", func(t *testing.T) {
+		for _, c := range []struct {
+			what string
+			kill *lab.Proc
+		}{{"node engine", node.Proc}, {"cluster", o.First.Proc}} {
+			r := run("exec", "shop/echo", "/app", "ignore-term")
+			r.says("ignoring")
+			f := run("port-forward", "shop/echo", ":7")
+			f.says("is forwarded")
+			a := run("attach", "shop/echo")
+			a.says("attached to")
+			c.kill.Kill9()
+			for _, r := range []*running{r, f, a} {
+				r.ends(8, "stream interrupted")
+			}
+			c.kill.Start()
+			onlyTheWorkload("after the end of the " + c.what)
+			lab.Within(t, time.Minute, "access works again after the restart of the "+c.what, func() error {
+				out, err := o.TryCLI("exec", "shop/echo", "/app", "exit", "3")
+				if x := new(exec.ExitError); errors.As(err, &x) && x.ExitCode() == 3 {
+					return nil
+				}
+				return fmt.Errorf("%v: %s", err, out)
+			})
+		}
+	})
+}
