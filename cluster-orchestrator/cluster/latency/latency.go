@@ -41,7 +41,7 @@ type Machine struct {
 	users     map[string]*user
 	probes    map[uint64]string // user by id of a pending probe order
 	lastProbe uint64
-	rounds    *line
+	rounds    *roundQueue
 }
 
 // Node is the state of a node that measurements depend on.
@@ -57,7 +57,7 @@ type node struct {
 	Node
 	pos      int // in Machine.nodes
 	services map[api.ServiceID]bool
-	peers    choice
+	peers    peerChoice
 }
 
 // app has the services of an application that have links or run in the cluster.
@@ -81,7 +81,7 @@ func New(fx *effects.Sink, cluster api.ClusterID, probe Probe) *Machine {
 	return &Machine{
 		fx: fx, cluster: cluster, probe: probe, at: map[api.NodeID]*node{}, apps: map[api.AppID]*app{},
 		remote: map[api.ServiceID]map[endpoint]bool{}, pairs: pairs{},
-		users: map[string]*user{}, probes: map[uint64]string{}, rounds: newLine(maxRounds, tenantRounds),
+		users: map[string]*user{}, probes: map[uint64]string{}, rounds: newRoundQueue(maxRounds, tenantRounds),
 	}
 }
 
@@ -124,7 +124,7 @@ func (m *Machine) DropNode(id api.NodeID) {
 func (m *Machine) SetLinks(id api.ServiceID, links []sched.Link) (nodes []api.NodeID) {
 	s, a := m.service(id), m.apps[id.App()]
 	if slices.Equal(s.links, links) {
-		m.tidy(id)
+		m.prune(id)
 		return nil
 	}
 	a.linking += min(len(links), 1) - min(len(s.links), 1)
@@ -134,7 +134,7 @@ func (m *Machine) SetLinks(id api.ServiceID, links []sched.Link) (nodes []api.No
 			nodes = append(nodes, n)
 		}
 	}
-	m.tidy(id)
+	m.prune(id)
 	return nodes
 }
 
@@ -147,7 +147,7 @@ func (m *Machine) SetRunning(id api.ServiceID, on api.NodeID, runs bool) {
 	}
 	delete(s.nodes, on)
 	delete(n.services, id)
-	m.tidy(id)
+	m.prune(id)
 }
 
 // SetRemote sets the nodes of other clusters in a service's route: the cluster of each node,
@@ -176,8 +176,8 @@ func (m *Machine) service(id api.ServiceID) *service {
 	return s
 }
 
-// tidy removes a service that has neither links nor nodes.
-func (m *Machine) tidy(id api.ServiceID) {
+// prune removes a service that has neither links nor nodes.
+func (m *Machine) prune(id api.ServiceID) {
 	a := m.apps[id.App()]
 	if s := a.services[id]; len(s.links)+len(s.nodes) > 0 {
 		return
@@ -203,18 +203,18 @@ func (m *Machine) Size() Size {
 	return s
 }
 
-// draws returns pseudo-random numbers from a seed, so that a replay decides the same.
-type draws struct{ seed, n uint64 }
+// seededRandom returns pseudo-random numbers from a seed, so that a replay decides the same.
+type seededRandom struct{ seed, n uint64 }
 
-func drawsOf(parts ...any) draws { return draws{seed: sched.SeedOf(parts...)} }
+func newSeededRandom(parts ...any) seededRandom { return seededRandom{seed: sched.SeedOf(parts...)} }
 
-// below returns a number in [0, n).
-func (d *draws) below(n int) int {
+// intn returns a number in [0, n).
+func (d *seededRandom) intn(n int) int {
 	d.n++
 	return int(sched.SeedOf(d.seed, d.n) % uint64(n))
 }
 
-// within returns a duration in [0, t).
-func (d *draws) within(t time.Duration) time.Duration {
-	return time.Duration(d.below(int(t.Milliseconds()))) * time.Millisecond
+// duration returns a duration in [0, t).
+func (d *seededRandom) duration(t time.Duration) time.Duration {
+	return time.Duration(d.intn(int(t.Milliseconds()))) * time.Millisecond
 }

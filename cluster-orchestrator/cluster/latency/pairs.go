@@ -65,7 +65,7 @@ func (p pairs) drop(a, b endpoint) {
 	}
 }
 
-func (p pairs) hasRoom(from, to endpoint) bool {
+func (p pairs) belowLimit(from, to endpoint) bool {
 	at := p[from.service][from.node]
 	if to.cluster == "" {
 		return len(at) < maxPairs && len(p[to.service][to.node]) < maxPairs
@@ -100,8 +100,8 @@ func (m *Machine) runs(e endpoint) bool {
 	return n != nil && n.services[e.service]
 }
 
-// elsewhere reports whether the targets include instances of the service in other clusters.
-func elsewhere(targets []api.Target, id api.ServiceID) bool {
+// inOtherCluster reports whether the targets include instances of the service in other clusters.
+func inOtherCluster(targets []api.Target, id api.ServiceID) bool {
 	return slices.ContainsFunc(targets, func(t api.Target) bool { return t.Service == id && len(t.Positions) > 0 })
 }
 
@@ -109,7 +109,7 @@ func elsewhere(targets []api.Target, id api.ServiceID) bool {
 // another cluster.
 func (m *Machine) exists(to endpoint, targets []api.Target) bool {
 	if to.cluster != "" {
-		return elsewhere(targets, to.service)
+		return inOtherCluster(targets, to.service)
 	}
 	return m.runs(to)
 }
@@ -122,7 +122,7 @@ func (m *Machine) mayReport(from, to endpoint, targets map[api.ServiceID][]api.T
 	if to.cluster == "" {
 		return m.runs(to)
 	}
-	return to.cluster != m.cluster && elsewhere(targets[from.service], to.service)
+	return to.cluster != m.cluster && inOtherCluster(targets[from.service], to.service)
 }
 
 // Report stores a node's measurements of its services' connections. targets has the targets
@@ -136,7 +136,7 @@ func (m *Machine) Report(by api.NodeID, measured []wire.NetPair, targets map[api
 		}
 		known := m.pairs[from.service][from.node][to]
 		if known == nil {
-			if !m.pairs.hasRoom(from, to) {
+			if !m.pairs.belowLimit(from, to) {
 				continue
 			}
 			known = &pair{by: map[endpoint]sample{}}

@@ -23,8 +23,8 @@ const (
 	peersFirstIn = 5 * time.Second  // until the first choice, so that nodes that join together can be chosen
 )
 
-// choice has the nodes that one node measures.
-type choice struct {
+// peerChoice has the nodes that one node measures.
+type peerChoice struct {
 	round uint64 // number of choices since the start
 	peers []api.NodeID
 	by    map[api.NodeID]bool // nodes that measure this one
@@ -38,8 +38,8 @@ func peersKey(id api.NodeID) effects.Key { return effects.Key{Kind: effects.Peer
 // random part of the delay spreads the choices of many members.
 func (m *Machine) choosePeersSoon(n *node) {
 	if key := peersKey(n.ID); m.started && n.Overlay && !m.fx.Timers.Has(key) {
-		random := drawsOf("measure", n.ID)
-		m.fx.Timers.Set(key, m.fx.Now.Add(peersFirstIn+random.within(peersFirstIn)))
+		random := newSeededRandom("measure", n.ID)
+		m.fx.Timers.Set(key, m.fx.Now.Add(peersFirstIn+random.duration(peersFirstIn)))
 	}
 }
 
@@ -50,12 +50,12 @@ func (m *Machine) ChoosePeers(id api.NodeID) bool {
 	if n == nil || !n.Overlay {
 		return false
 	}
-	random := drawsOf("measure", id, n.peers.round)
-	m.fx.Timers.Set(peersKey(id), m.fx.Now.Add(peersFor+random.within(peersFor/4)))
+	random := newSeededRandom("measure", id, n.peers.round)
+	m.fx.Timers.Set(peersKey(id), m.fx.Now.Add(peersFor+random.duration(peersFor/4)))
 	n.peers.round++
 	var drawn []*node
 	for range 2 * amongPeers {
-		o := m.nodes[random.below(len(m.nodes))]
+		o := m.nodes[random.intn(len(m.nodes))]
 		if o != n && !o.Silent && o.Overlay && !slices.Contains(drawn, o) {
 			drawn = append(drawn, o)
 		}

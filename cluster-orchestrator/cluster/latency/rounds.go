@@ -2,10 +2,10 @@ package latency
 
 import "github.com/treeline-edge/treeline/internal/step"
 
-// line decides which user is measured next. At most total rounds are under way, and at most
+// roundQueue decides which user is measured next. At most total rounds are under way, and at most
 // share of one holder (a tenant). Other users wait. The next round goes to the holder with
 // the fewest rounds under way; among equals, to the one that was served longest ago.
-type line struct {
+type roundQueue struct {
 	total, share int
 	underWay     int
 	turn         uint64
@@ -20,16 +20,16 @@ type holder struct {
 	waiting  int
 }
 
-func newLine(total, share int) *line {
-	return &line{total: total, share: share, holders: map[string]*holder{}, waiting: map[string]string{}}
+func newRoundQueue(total, share int) *roundQueue {
+	return &roundQueue{total: total, share: share, holders: map[string]*holder{}, waiting: map[string]string{}}
 }
 
 // begin begins a round of the user. If it returns false, the user waits until next returns
 // it.
-func (l *line) begin(name, user string) bool {
-	if l.underWay < l.total && l.of(name) < l.share {
+func (l *roundQueue) begin(name, user string) bool {
+	if l.underWay < l.total && l.underWayOf(name) < l.share {
 		l.remove(user)
-		l.take(name)
+		l.beginBeyondShare(name)
 		return true
 	}
 	if !l.waits(user) {
@@ -41,8 +41,8 @@ func (l *line) begin(name, user string) bool {
 	return false
 }
 
-// take begins a round of the holder even beyond its share, to continue a previous round.
-func (l *line) take(name string) {
+// beginBeyondShare begins a round of the holder even beyond its share, to continue a previous round.
+func (l *roundQueue) beginBeyondShare(name string) {
 	h := l.holder(name)
 	l.turn++
 	l.underWay++
@@ -50,15 +50,15 @@ func (l *line) take(name string) {
 	h.served = l.turn
 }
 
-func (l *line) end(name string) {
+func (l *roundQueue) end(name string) {
 	h := l.holder(name)
 	l.underWay--
 	h.underWay--
-	l.tidy(name, h)
+	l.prune(name, h)
 }
 
 // next removes and returns the waiting user whose round may begin.
-func (l *line) next() (user string, ok bool) {
+func (l *roundQueue) next() (user string, ok bool) {
 	if l.underWay >= l.total {
 		return "", false
 	}
@@ -82,7 +82,7 @@ func (l *line) next() (user string, ok bool) {
 	return user, true
 }
 
-func (l *line) remove(user string) {
+func (l *roundQueue) remove(user string) {
 	name, ok := l.waiting[user]
 	if !ok {
 		return
@@ -91,13 +91,13 @@ func (l *line) remove(user string) {
 	delete(l.waiting, user)
 	h.users.Remove(user)
 	h.waiting--
-	l.tidy(name, h)
+	l.prune(name, h)
 }
 
-func (l *line) waits(user string) bool { _, ok := l.waiting[user]; return ok }
+func (l *roundQueue) waits(user string) bool { _, ok := l.waiting[user]; return ok }
 
-// of returns the number of the holder's rounds under way.
-func (l *line) of(name string) int {
+// underWayOf returns the number of the holder's rounds under way.
+func (l *roundQueue) underWayOf(name string) int {
 	if h := l.holders[name]; h != nil {
 		return h.underWay
 	}
@@ -105,9 +105,9 @@ func (l *line) of(name string) int {
 }
 
 // size returns the number of rounds under way plus the number of waiting users.
-func (l *line) size() int { return l.underWay + len(l.waiting) }
+func (l *roundQueue) size() int { return l.underWay + len(l.waiting) }
 
-func (l *line) holder(name string) *holder {
+func (l *roundQueue) holder(name string) *holder {
 	h := l.holders[name]
 	if h == nil {
 		h = &holder{}
@@ -116,7 +116,7 @@ func (l *line) holder(name string) *holder {
 	return h
 }
 
-func (l *line) tidy(name string, h *holder) {
+func (l *roundQueue) prune(name string, h *holder) {
 	if h.underWay == 0 && h.waiting == 0 {
 		delete(l.holders, name)
 	}

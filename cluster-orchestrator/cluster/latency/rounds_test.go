@@ -10,7 +10,7 @@ import (
 )
 
 func TestWaitingHoldersGetRoundsInTurn(t *testing.T) {
-	l := newLine(8, 4)
+	l := newRoundQueue(8, 4)
 	begun := 0
 	for i := range 100 {
 		if l.begin("loud", fmt.Sprint("l", i)) {
@@ -40,7 +40,7 @@ func TestRoundsAreSharedBetweenHolders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		total := rapid.IntRange(1, 8).Draw(t, "total")
 		share := rapid.IntRange(1, total).Draw(t, "share")
-		l := newLine(total, share)
+		l := newRoundQueue(total, share)
 		of := map[string]string{} // holder by target, of rounds under way
 		all := map[string]string{}
 		next := func() {
@@ -84,8 +84,8 @@ func TestRoundsAreSharedBetweenHolders(t *testing.T) {
 				count[name]++
 			}
 			for name, n := range count {
-				if n > share || n != l.of(name) {
-					t.Fatalf("%s has %d rounds under way, counted as %d, want at most %d", name, n, l.of(name), share)
+				if n > share || n != l.underWayOf(name) {
+					t.Fatalf("%s has %d rounds under way, counted as %d, want at most %d", name, n, l.underWayOf(name), share)
 				}
 			}
 			if len(of) > total {

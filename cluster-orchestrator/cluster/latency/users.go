@@ -25,15 +25,15 @@ type user struct {
 	of       map[api.InstanceID]api.NodeID // instances whose SLA names it, with their nodes
 	at       *api.Coordinate               // nil: unknown
 	measured map[string]time.Duration      // by node, in the last round
-	wrong    string                        // why the last round had no result
+	failure  string                        // why the last round had no result
 	round    uint64
 	holder   string // tenant to whose share the last round counts
 
-	asked   map[api.NodeID]uint64 // pending orders; nil: no round is under way
-	refines bool                  // second half of the round: the nodes that seem nearest probe
-	tried   map[api.NodeID]bool   // nodes that got an order in this round
-	answers map[string]time.Duration
-	refused string
+	asked      map[api.NodeID]uint64 // pending orders; nil: no round is under way
+	secondHalf bool                  // second half of the round: the nodes that seem nearest probe
+	tried      map[api.NodeID]bool   // nodes that got an order in this round
+	answers    map[string]time.Duration
+	refused    string
 }
 
 const (
@@ -64,8 +64,8 @@ func (m *Machine) UserBound(l sched.Link) sched.Bound {
 			b.Points = []api.Position{{Coord: u.at}}
 		}
 		return b
-	case u != nil && u.wrong != "":
-		return l.Unknown(u.wrong)
+	case u != nil && u.failure != "":
+		return l.Unknown(u.failure)
 	case m.forbidden(l.User) != "":
 		return l.Unknown(m.forbidden(l.User))
 	case u != nil && u.asked != nil:
@@ -125,9 +125,9 @@ func (m *Machine) Measure(users []string) (waits bool) {
 	for _, name := range users {
 		u := m.users[name]
 		switch {
-		case u != nil && u.refines, u != nil && u.asked != nil && !u.known():
+		case u != nil && u.secondHalf, u != nil && u.asked != nil && !u.known():
 			waits = true
-		case u == nil || u.known() || u.wrong != "":
+		case u == nil || u.known() || u.failure != "":
 		default:
 			m.startRound(name)
 			waits = waits || u.asked != nil || m.rounds.waits(name)
@@ -142,8 +142,8 @@ func (m *Machine) startRound(name string) {
 	if u.asked != nil {
 		return
 	}
-	if u.wrong = m.forbidden(name); u.wrong != "" {
-		m.again(name, userFor)
+	if u.failure = m.forbidden(name); u.failure != "" {
+		m.setTimer(name, userFor)
 		return
 	}
 	holder := m.holderOf(u)
@@ -153,8 +153,8 @@ func (m *Machine) startRound(name string) {
 	nodes := m.probers(name, u.round)
 	if len(nodes) == 0 {
 		m.rounds.end(holder)
-		u.wrong = "no node can probe it now"
-		m.again(name, userRetry)
+		u.failure = "no node can probe it now"
+		m.setTimer(name, userRetry)
 		return
 	}
 	u.round++
@@ -169,7 +169,7 @@ func (m *Machine) holderOf(u *user) string {
 	best, least := "", -1
 	for _, id := range step.Keys(u.of) {
 		top := string(id.Tenant().Top())
-		if n := m.rounds.of(top); least < 0 || n < least {
+		if n := m.rounds.underWayOf(top); least < 0 || n < least {
 			best, least = top, n
 		}
 	}
@@ -195,7 +195,7 @@ func (m *Machine) order(name string, nodes []api.NodeID) {
 			ID: u.asked[id], Target: name, For: shareOf(u.holder), Allow: m.probe.Allow, Deny: m.probe.Deny, Wait: probeWait,
 		})
 	}
-	m.again(name, probeWait+probeSlack)
+	m.setTimer(name, probeWait+probeSlack)
 }
 
 // probers returns the nodes that measure a user. Up to half of them run an instance whose SLA
@@ -212,11 +212,11 @@ func (m *Machine) probers(name string, round uint64) (out []api.NodeID) {
 			take(m.at[u.of[id]], true)
 		}
 	}
-	random := drawsOf("user", name, round)
+	random := newSeededRandom("user", name, round)
 	order := slices.Clone(m.nodes)
 	drawn := order[:min(len(order), 8*probers)]
 	for i := range drawn { // without repetition, because a position takes three answers
-		j := i + random.below(len(order)-i)
+		j := i + random.intn(len(order)-i)
 		order[i], order[j] = order[j], order[i]
 	}
 	for _, blind := range []bool{false, true} { // the answer of a node without a coordinate helps that node only
@@ -285,7 +285,7 @@ func (m *Machine) UserDue(name string) Result {
 	case u.asked != nil:
 		return m.endHalf(name)
 	default:
-		u.wrong = ""
+		u.failure = ""
 		m.startRound(name)
 	}
 	return Result{}
@@ -295,7 +295,7 @@ func (m *Machine) UserDue(name string) Result {
 // after the first.
 func (m *Machine) endHalf(name string) Result {
 	u := m.users[name]
-	asked, refined := len(u.answers)+len(u.asked), u.refines
+	asked, refined := len(u.answers)+len(u.asked), u.secondHalf
 	m.endRound(u)
 	var from []api.Coordinate
 	var rtts []time.Duration
@@ -308,8 +308,8 @@ func (m *Machine) endHalf(name string) Result {
 	found = found && vivaldi.Valid(&at)
 	if found && !refined && u.refused == "" {
 		if more := m.closest(at, u.tried); len(more) > 0 {
-			u.at, u.measured, u.refines = &at, maps.Clone(u.answers), true // used by placements that cannot wait
-			m.rounds.take(u.holder)
+			u.at, u.measured, u.secondHalf = &at, maps.Clone(u.answers), true // used by placements that cannot wait
+			m.rounds.beginBeyondShare(u.holder)
 			m.order(name, more)
 			return Result{}
 		}
@@ -317,7 +317,7 @@ func (m *Machine) endHalf(name string) Result {
 	next := userFor
 	switch {
 	case u.refused != "":
-		u.wrong, u.at, u.measured = u.refused, nil, nil
+		u.failure, u.at, u.measured = u.refused, nil, nil
 	case found:
 		u.at, u.measured = &at, u.answers
 	case len(u.answers) > 0 && u.at == nil:
@@ -325,10 +325,10 @@ func (m *Machine) endHalf(name string) Result {
 	case u.known():
 		next = userRetry // the old result is better than none
 	default:
-		u.wrong, next = fmt.Sprintf("none of %d nodes got an answer from it", asked), userRetry
+		u.failure, next = fmt.Sprintf("none of %d nodes got an answer from it", asked), userRetry
 	}
 	u.tried, u.answers = nil, nil
-	m.again(name, next)
+	m.setTimer(name, next)
 	m.startWaiting()
 	return Result{Changed: true, Measured: step.Keys(u.of)}
 }
@@ -352,10 +352,10 @@ func (m *Machine) endRound(u *user) {
 	for _, order := range u.asked {
 		delete(m.probes, order)
 	}
-	u.asked, u.refines = nil, false
+	u.asked, u.secondHalf = nil, false
 	m.rounds.end(u.holder)
 }
 
-func (m *Machine) again(name string, after time.Duration) {
+func (m *Machine) setTimer(name string, after time.Duration) {
 	m.fx.Timers.Set(userKey(name), m.fx.Now.Add(after))
 }

@@ -207,7 +207,7 @@ func (m *Machine) lease(n *node) {
 	delete(l.waiting, n.id)
 	l.given++
 	if m.out.Report = true; n.boot != 0 {
-		n.answer = true
+		n.owesAnswer = true
 		m.Tell(n.id)
 	}
 	n.subnet = p

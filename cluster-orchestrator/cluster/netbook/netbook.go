@@ -55,30 +55,30 @@ type node struct {
 	load    uint8 // as in routes
 	loadAt  time.Time
 
-	boot, seq uint64     // of the netmanager's messages
-	held      api.Digest // of the records that it holds, as it reported last
-	taken     uint64     // newest message that it had received at that time
-	leaseHeld api.Digest // of its lease, as it reported last
-	spoke     bool       // it sent a message in this step
-	answer    bool       // its message needs an answer
-	askWhole  bool       // request all its subscriptions
-	askHeld   bool       // request the digest of the records that it holds
-	sent      uint64     // newest message with changes
-	asked     int        // consecutive requests without an answer
-	behind    bool       // more changes are pending than fitted into the last message
-	resync    interest.Resync
-	complete  bool   // all resources were known in every part of the resync so far
-	partSent  uint64 // message with the last part of the resync
-	measures  measures
+	boot, seq  uint64     // of the netmanager's messages
+	held       api.Digest // of the records that it holds, as it reported last
+	acked      uint64     // newest message that it had received at that time
+	leaseHeld  api.Digest // of its lease, as it reported last
+	heard      bool       // it sent a message in this step
+	owesAnswer bool       // its message needs an answer
+	askWhole   bool       // request all its subscriptions
+	askHeld    bool       // request the digest of the records that it holds
+	sent       uint64     // newest message with changes
+	asked      int        // consecutive requests without an answer
+	behind     bool       // more changes are pending than fitted into the last message
+	resync     interest.Resync
+	complete   bool   // all resources were known in every part of the resync so far
+	partSent   uint64 // message with the last part of the resync
+	measures   measures
 }
 
 // measures is the state of sending a node its Measures.
 type measures struct {
-	has    api.Digest // of its Measures, as it reports
-	told   api.Digest // of the Measures that were sent last
-	toldAt time.Time
-	sent   uint64 // revision of that message
-	tries  int    // how often the same Measures were sent again
+	held       api.Digest // of its Measures, as it reports
+	lastSent   api.Digest // of the Measures that were sent last
+	lastSentAt time.Time
+	sentRev    uint64 // revision of that message
+	tries      int    // how often the same Measures were sent again
 }
 
 // Result is the effect of a call on the other sub-machines.
@@ -188,7 +188,7 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		return Result{}, false
 	}
 	if up.Boot > n.boot {
-		n.boot, n.seq, n.measures.sent = up.Boot, 0, 0
+		n.boot, n.seq, n.measures.sentRev = up.Boot, 0, 0
 		n.resync.Stop()
 		m.routes.Nodes.Reset(id)
 	}
@@ -196,9 +196,9 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		return Result{}, false
 	}
 	n.askWhole = n.askWhole && !up.Whole || up.Seq != n.seq+1 && !up.Whole
-	n.seq, n.held, n.taken, n.leaseHeld, n.spoke, n.asked = up.Seq, up.Held, up.Rev, up.Lease, true, 0
-	n.answer = n.askWhole || up.Self != nil || up.Whole || len(up.Subscribe)+len(up.Unsubscribe) > 0
-	n.measures.has = up.Measure
+	n.seq, n.held, n.acked, n.leaseHeld, n.heard, n.asked = up.Seq, up.Held, up.Rev, up.Lease, true, 0
+	n.owesAnswer = n.askWhole || up.Self != nil || up.Whole || len(up.Subscribe)+len(up.Unsubscribe) > 0
+	n.measures.held = up.Measure
 	m.Tell(id)
 	if up.Self != nil {
 		m.setSelf(n, *up.Self)
@@ -299,15 +299,15 @@ func (m *Machine) Rejoined(id api.NodeID) {
 
 // Silent drops the subscriptions and the session state of a node that fell silent.
 func (m *Machine) Silent(id api.NodeID) Result {
-	m.forget(m.node(id))
+	m.resetSession(m.node(id))
 	return m.result()
 }
 
-func (m *Machine) forget(n *node) {
+func (m *Machine) resetSession(n *node) {
 	m.routes.Remove(n.id)
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ack, Node: n.id})
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Interest, Node: n.id})
-	n.measures.has, n.measures.sent = 0, 0
+	n.measures.held, n.measures.sentRev = 0, 0
 	*n = node{id: n.id, subnet: n.subnet, self: n.self, silent: true, load: n.load, loadAt: n.loadAt, measures: n.measures}
 	m.out.Places = append(m.out.Places, n.id)
 }
@@ -315,7 +315,7 @@ func (m *Machine) forget(n *node) {
 // Remove removes a node and takes its subnet back.
 func (m *Machine) Remove(id api.NodeID) Result {
 	n := m.node(id)
-	m.forget(n)
+	m.resetSession(n)
 	m.endLease(n)
 	delete(m.nodes, id)
 	return m.result()

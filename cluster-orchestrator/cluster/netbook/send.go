@@ -46,14 +46,14 @@ func (m *Machine) send(n *node, measures func(api.NodeID) Measures) {
 	}
 	nodes := m.routes.Nodes
 	// Changes beyond one message follow once the node has acknowledged it.
-	room := wire.MaxPart
-	if n.behind && n.taken < n.sent {
-		room = 0
+	limit := wire.MaxPart
+	if n.behind && n.acked < n.sent {
+		limit = 0
 	}
 	before := nodes.Held(n.id)
-	rec, without := m.routes.Flush(n.id, room)
+	rec, without := m.routes.Flush(n.id, limit)
 	n.behind = nodes.Pending(n.id)
-	if n.spoke {
+	if n.heard {
 		m.compare(n, before, without)
 	}
 	d := wire.NetDown{Boot: n.boot, Seq: n.seq, RequestWhole: n.askWhole}
@@ -70,7 +70,7 @@ func (m *Machine) send(n *node, measures func(api.NodeID) Measures) {
 	if d.Measure, d.Between = m.measuresOf(n, measures); d.Measure != nil {
 		d.RequestHeld = true
 	}
-	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || n.answer || n.askWhole || n.askHeld {
+	if part || !rec.Empty() || d.Lease != nil || d.Measure != nil || n.owesAnswer || n.askWhole || n.askHeld {
 		d.Rev = m.routes.NextRev()
 		m.fx.ToNode(n.id, d)
 		if part || !rec.Empty() {
@@ -80,16 +80,16 @@ func (m *Machine) send(n *node, measures func(api.NodeID) Measures) {
 			n.partSent = d.Rev
 		}
 		if d.Measure != nil {
-			n.measures.sent = d.Rev
+			n.measures.sentRev = d.Rev
 		}
 		if d.RequestHeld || d.RequestWhole {
-			m.askSoon(n, m.fx.Now.Add(min(ackWait<<min(n.asked, 6), ackWaitMax)))
+			m.followUpAt(n, m.fx.Now.Add(min(ackWait<<min(n.asked, 6), ackWaitMax)))
 		}
 	}
-	n.spoke, n.answer, n.askHeld = false, false, false
+	n.heard, n.owesAnswer, n.askHeld = false, false, false
 }
 
-func (m *Machine) askSoon(n *node, at time.Time) {
+func (m *Machine) followUpAt(n *node, at time.Time) {
 	m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Ack, Node: n.id}, at)
 }
 
@@ -102,13 +102,13 @@ func (m *Machine) compare(n *node, before, without api.Digest) {
 	case n.held == before || n.held == without:
 		n.resync.Settled()
 		m.fx.Timers.Clear(key)
-	case n.taken < n.sent:
-		m.askSoon(n, m.fx.Now.Add(ackWait)) // the node sent this before it received the last message
+	case n.acked < n.sent:
+		m.followUpAt(n, m.fx.Now.Add(ackWait)) // the node sent this before it received the last message
 	case n.resync.Incomplete(): // not everything was sent yet
 		m.fx.Timers.Clear(key)
 	default:
 		n.resync.Due = true
-		m.askSoon(n, n.resync.Next())
+		m.followUpAt(n, n.resync.Next())
 	}
 }
 
@@ -130,21 +130,21 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 	}
 	s := &n.measures
 	switch {
-	case should == s.has:
-		s.told, s.tries = should, 0
+	case should == s.held:
+		s.lastSent, s.tries = should, 0
 		return nil, nil
-	case should != s.told:
+	case should != s.lastSent:
 		s.tries = 0
-	case n.taken < s.sent:
+	case n.acked < s.sentRev:
 		return nil, nil // the message is on its way or lost; AckDue finds out
 	default:
-		if again := s.toldAt.Add(min(measureWait<<min(s.tries, 7), measureWaitMax)); again.After(m.fx.Now) {
-			m.askSoon(n, again)
+		if again := s.lastSentAt.Add(min(measureWait<<min(s.tries, 7), measureWaitMax)); again.After(m.fx.Now) {
+			m.followUpAt(n, again)
 			return nil, nil
 		}
 		s.tries++
 	}
-	s.told, s.toldAt = should, m.fx.Now
+	s.lastSent, s.lastSentAt = should, m.fx.Now
 	return peers, of.Services
 }
 
@@ -153,7 +153,7 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 // its subscriptions are answered (d.Whole).
 func (m *Machine) resyncPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 	r, nodes := &n.resync, m.routes.Nodes
-	if r.On() && n.taken < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.taken > n.partSent, true) {
+	if r.On() && n.acked < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.acked > n.partSent, true) {
 		return false
 	}
 	more, of := m.routes.Part(n.id, r.Part.After)

@@ -9,7 +9,7 @@ func TestEarlierCountsChecksBeforeTheLastingViolation(t *testing.T) {
 	var l checks
 	note := func(text string) {
 		for _, c := range text {
-			l.note(c == 'x')
+			l.record(c == 'x')
 		}
 	}
 	for _, tt := range []struct {

@@ -44,7 +44,7 @@ type Machine struct {
 	watched   [checkSlots]map[api.InstanceID]bool
 	slot      int
 	instances map[api.InstanceID]*instance
-	broken    step.Queue[api.InstanceID] // instances to move
+	toMove    step.Queue[api.InstanceID] // instances to move
 }
 
 type instance struct {
@@ -59,7 +59,7 @@ func New(fx *effects.Sink) *Machine {
 	return &Machine{fx: fx, instances: map[api.InstanceID]*instance{}}
 }
 
-func (m *Machine) of(id api.InstanceID, e api.Epoch) *instance {
+func (m *Machine) get(id api.InstanceID, e api.Epoch) *instance {
 	in := m.instances[id]
 	if in == nil {
 		in = &instance{epoch: e}
@@ -99,7 +99,7 @@ func (m *Machine) Size() (watched, known int) {
 func (m *Machine) Drop(id api.InstanceID) {
 	m.Watch(id, false)
 	delete(m.instances, id)
-	m.broken.Remove(id)
+	m.toMove.Remove(id)
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Violated, Instance: id})
 }
 
@@ -120,13 +120,13 @@ func (m *Machine) Due() iter.Seq[api.InstanceID] {
 
 // Checked records the result of a periodic check of a placement.
 func (m *Machine) Checked(id api.InstanceID, e api.Epoch) {
-	in := m.of(id, e)
-	in.checks.note(!in.since.IsZero())
+	in := m.get(id, e)
+	in.checks.record(!in.since.IsZero())
 }
 
 // Violated reports whether the last call of Judge for the placement had a breach.
 func (m *Machine) Violated(id api.InstanceID, e api.Epoch) bool {
-	return !m.of(id, e).since.IsZero()
+	return !m.get(id, e).since.IsZero()
 }
 
 // Judge records the present breach of a placement. shown is the text that is shown now; show
@@ -134,7 +134,7 @@ func (m *Machine) Violated(id api.InstanceID, e api.Epoch) bool {
 // at most once a minute. Once the breach has lasted longer than tolerated, Relieve yields the
 // instance.
 func (m *Machine) Judge(id api.InstanceID, e api.Epoch, b Breach, shown string) (show bool) {
-	in, due := m.of(id, e), effects.Key{Kind: effects.Violated, Instance: id}
+	in, due := m.get(id, e), effects.Key{Kind: effects.Violated, Instance: id}
 	if b.Text == "" {
 		m.fx.Timers.Clear(due)
 		in.since = time.Time{}
@@ -156,7 +156,7 @@ func (m *Machine) Judge(id api.InstanceID, e api.Epoch, b Breach, shown string) 
 		m.fx.Timers.SetEarlier(due, until)
 		return show
 	}
-	m.broken.Add(id)
+	m.toMove.Add(id)
 	if key := (effects.Key{Kind: effects.Relieve}); !m.fx.Timers.Has(key) {
 		m.fx.Timers.Set(key, m.fx.Now)
 	}
@@ -166,12 +166,12 @@ func (m *Machine) Judge(id api.InstanceID, e api.Epoch, b Breach, shown string) 
 // Relieve yields the next instances to move, and then sets the timer for the following ones.
 func (m *Machine) Relieve() iter.Seq[api.InstanceID] {
 	return func(yield func(api.InstanceID) bool) {
-		next := m.broken.List()
+		next := m.toMove.List()
 		if len(next) == 0 {
 			return
 		}
 		for _, id := range next[:min(len(next), MovesAtOnce)] {
-			m.broken.Remove(id)
+			m.toMove.Remove(id)
 			if !yield(id) {
 				return
 			}
@@ -190,7 +190,7 @@ const window = 5 * time.Minute
 
 const windowChecks = int(window / CheckEvery)
 
-func (l *checks) note(violated bool) {
+func (l *checks) record(violated bool) {
 	*l = *l << 1 & (1<<windowChecks - 1)
 	if violated {
 		*l |= 1

@@ -28,13 +28,13 @@ const reserved = 2
 
 // Registry keeps the owner of each address. It is not safe for concurrent use.
 type Registry struct {
-	pool    *ipam.Pool
-	owners  map[netip.Addr]api.ServiceID
-	resting map[netip.Addr]Resting
-	ends    step.Timers[netip.Addr] // of the rests
-	limit   int                     // for the addresses, owned and resting, of a topmost tenant; 0: none
-	of      map[api.Tenant]int
-	claims  map[api.ClusterID]map[netip.Addr]bool // addresses claimed by a cluster that rest or are disputed
+	pool      *ipam.Pool
+	owners    map[netip.Addr]api.ServiceID
+	resting   map[netip.Addr]Resting
+	ends      step.Timers[netip.Addr] // of the rests
+	limit     int                     // for the addresses, owned and resting, of a topmost tenant; 0: none
+	perTenant map[api.Tenant]int
+	claims    map[api.ClusterID]map[netip.Addr]bool // addresses claimed by a cluster that rest or are disputed
 }
 
 // Resting is the state of an address that was given back. Until the rest ends, only the service
@@ -53,18 +53,18 @@ func New(p netip.Prefix, limit int) (*Registry, error) {
 		return nil, err
 	}
 	return &Registry{
-		pool: pool, owners: map[netip.Addr]api.ServiceID{}, resting: map[netip.Addr]Resting{}, limit: limit, of: map[api.Tenant]int{},
+		pool: pool, owners: map[netip.Addr]api.ServiceID{}, resting: map[netip.Addr]Resting{}, limit: limit, perTenant: map[api.Tenant]int{},
 		claims: map[api.ClusterID]map[netip.Addr]bool{},
 	}, nil
 }
 
-// own records the owner of an address; disown removes it.
-func (g *Registry) own(id api.ServiceID, a netip.Addr) {
+// setOwner records the owner of an address; removeOwner removes it.
+func (g *Registry) setOwner(id api.ServiceID, a netip.Addr) {
 	g.owners[a] = id
 	g.count(id, +1)
 }
 
-func (g *Registry) disown(a netip.Addr) {
+func (g *Registry) removeOwner(a netip.Addr) {
 	g.count(g.owners[a], -1)
 	delete(g.owners, a)
 }
@@ -90,27 +90,29 @@ func (g *Registry) endRest(a netip.Addr) (r Resting, rested bool) {
 // count adds to the number of addresses of a tenant. Resting addresses count too, so that a tenant
 // cannot exhaust the range by taking and giving back addresses.
 func (g *Registry) count(id api.ServiceID, by int) {
-	t := highest(id)
-	if g.of[t] += by; g.of[t] == 0 {
-		delete(g.of, t)
+	t := topTenant(id)
+	if g.perTenant[t] += by; g.perTenant[t] == 0 {
+		delete(g.perTenant, t)
 	}
 }
 
-// highest returns the topmost tenant of a service. Limits apply to it, because it can create any
+// topTenant returns the topmost tenant of a service. Limits apply to it, because it can create any
 // number of tenants below it.
-func highest(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
+func topTenant(id api.ServiceID) api.Tenant { return id.Tenant().Top() }
 
-func (g *Registry) full(id api.ServiceID) bool { return g.limit > 0 && g.of[highest(id)] >= g.limit }
+func (g *Registry) full(id api.ServiceID) bool {
+	return g.limit > 0 && g.perTenant[topTenant(id)] >= g.limit
+}
 
-func (g *Registry) tooMany(id api.ServiceID) error {
-	t, rest := highest(id), 0
+func (g *Registry) limitError(id api.ServiceID) error {
+	t, rest := topTenant(id), 0
 	for _, r := range g.resting {
-		if !r.Quoted && highest(r.Service) == t {
+		if !r.Quoted && topTenant(r.Service) == t {
 			rest++
 		}
 	}
 	return fmt.Errorf("tenant %s has %d of the %d addresses of services, %d of them at rest, and has reached its limit (network.tenant_percent of the root); "+
-		"delete services or request fewer addresses, and wait until these have rested, %s: %w", t, g.of[t], g.size(), rest, Rest, api.ErrConflict)
+		"delete services or request fewer addresses, and wait until these have rested, %s: %w", t, g.perTenant[t], g.size(), rest, Rest, api.ErrConflict)
 }
 
 func (g *Registry) size() int {
@@ -134,20 +136,20 @@ func (g *Registry) Mark(id api.ServiceID, have api.ServiceAddresses) api.Service
 			return netip.Addr{}
 		}
 		if g.endRest(a); g.owners[a] == "" {
-			g.own(id, a)
+			g.setOwner(id, a)
 		}
 		return a
 	}
 	out := api.ServiceAddresses{RoundRobin: mark(have.RoundRobin), Closest: mark(have.Closest)}
 	for n, a := range have.Instances {
 		if a = mark(a); a.IsValid() {
-			put(&out, n, a)
+			setInstance(&out, n, a)
 		}
 	}
 	return out
 }
 
-func put(to *api.ServiceAddresses, n int, a netip.Addr) {
+func setInstance(to *api.ServiceAddresses, n int, a netip.Addr) {
 	if to.Instances == nil {
 		to.Instances = map[int]netip.Addr{}
 	}
@@ -217,7 +219,7 @@ func (g *Registry) assign(want *api.Addresses, have api.ServiceAddresses, out *a
 				if err != nil {
 					return err
 				}
-				put(out, n, a)
+				setInstance(out, n, a)
 				if named {
 					text = a.Next().String()
 				}
@@ -245,13 +247,13 @@ func (g *Registry) choose(now time.Time, id api.ServiceID, role int, text string
 			}
 		}
 		if g.full(id) {
-			return netip.Addr{}, fmt.Errorf("assign an address to %s: %w", id, g.tooMany(id))
+			return netip.Addr{}, fmt.Errorf("assign an address to %s: %w", id, g.limitError(id))
 		}
 		a, err := g.pool.Take(now, netip.Addr{})
 		if err != nil {
 			return a, fmt.Errorf("assign an address to %s: %w", id, err)
 		}
-		g.own(id, a)
+		g.setOwner(id, a)
 		p.taken = append(p.taken, a)
 		return a, nil
 	}
@@ -290,7 +292,7 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 		if !r.mayReuse(now, id, chosen) {
 			return api.ErrConflict
 		}
-		if (r.Quoted || highest(r.Service) != highest(id)) && g.full(id) { // it would count towards the limit from now on
+		if (r.Quoted || topTenant(r.Service) != topTenant(id)) && g.full(id) { // it would count towards the limit from now on
 			return api.ErrConflict
 		}
 		g.endRest(a)
@@ -300,7 +302,7 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 	} else if _, err := g.pool.Take(now, a); err != nil {
 		return err
 	}
-	g.own(id, a)
+	g.setOwner(id, a)
 	p.taken = append(p.taken, a)
 	return nil
 }
@@ -323,14 +325,14 @@ func (g *Registry) explain(now time.Time, id api.ServiceID, a netip.Addr, err er
 		return fmt.Errorf("it is not an address of %s that services get: %w", g.pool.Prefix(), api.ErrInvalid)
 	}
 	if g.full(id) {
-		return g.tooMany(id)
+		return g.limitError(id)
 	}
 	return err
 }
 
 func (g *Registry) Undo(p Plan) {
 	for _, a := range p.taken {
-		g.disown(a)
+		g.removeOwner(a)
 		if r, ok := p.reused[a]; ok {
 			g.startRest(r, a)
 			continue
@@ -367,7 +369,7 @@ func (g *Registry) Rest(r Resting, addrs []netip.Addr) (resting []netip.Addr) {
 		}
 		switch g.owners[a] {
 		case r.Service:
-			g.disown(a)
+			g.removeOwner(a)
 		case "":
 			if g.pool.Mark(a) != nil {
 				continue

@@ -219,8 +219,8 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 					counted++
 				}
 			}
-			if b.of["acme"] != counted || counted > most {
-				t.Fatalf("acme has %d of %d, counted %d", counted, most, b.of["acme"])
+			if b.perTenant["acme"] != counted || counted > most {
+				t.Fatalf("acme has %d of %d, counted %d", counted, most, b.perTenant["acme"])
 			}
 			if free := b.Free(now); free != 30-len(taken)-len(rests) {
 				t.Fatalf("%d free, %d taken, %d rest", free, len(taken), len(rests))

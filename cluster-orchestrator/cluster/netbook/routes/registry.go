@@ -97,7 +97,7 @@ func (b *Registry) Shares() []netip.Prefix { return b.shares }
 
 func (b *Registry) SetRanges(r wire.NetRanges, shares []netip.Prefix) { b.ranges, b.shares = r, shares }
 
-func (b *Registry) own(a netip.Addr) bool {
+func (b *Registry) inShares(a netip.Addr) bool {
 	return slices.ContainsFunc(b.shares, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
@@ -166,7 +166,7 @@ func (s *service) elect() {
 
 // index adds by to the instances of a service that have its addresses.
 func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
-	each(a, func(addr netip.Addr) {
+	eachAddress(a, func(addr netip.Addr) {
 		if b.owners[addr] == nil {
 			b.owners[addr] = map[api.ServiceID]int{}
 		}
@@ -183,7 +183,7 @@ func (b *Registry) index(id api.ServiceID, a api.ServiceAddresses, by int) {
 	})
 }
 
-func each(a api.ServiceAddresses, fn func(netip.Addr)) {
+func eachAddress(a api.ServiceAddresses, fn func(netip.Addr)) {
 	for _, addr := range []netip.Addr{a.RoundRobin, a.Closest} {
 		if addr.IsValid() {
 			fn(addr)
@@ -209,7 +209,7 @@ func (b *Registry) owner(a netip.Addr) (best api.ServiceID) {
 // accessChanged resolves the subscriptions again that depend on a service's access list.
 func (b *Registry) accessChanged(id api.ServiceID) {
 	b.resolveAll(b.Nodes.About(wire.Subscription{Service: id}))
-	each(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.Nodes.About(wire.Subscription{Address: a})) })
+	eachAddress(b.addresses(id), func(a netip.Addr) { b.resolveAll(b.Nodes.About(wire.Subscription{Address: a})) })
 	b.resolveAll(b.Nodes.For(id))
 	if s := b.services[id]; s != nil {
 		for _, p := range sorted(s.backends) {
@@ -415,7 +415,7 @@ func (b *Registry) Subscribe(n api.NodeID, w wire.Subscription, until time.Time)
 
 func (b *Registry) Unsubscribe(n api.NodeID, all []wire.Subscription) {
 	for _, w := range all {
-		b.root.need(ref{Subscriber: n, Subscription: w}, false)
+		b.root.setNeeded(ref{Subscriber: n, Subscription: w}, false)
 		b.Nodes.Unsubscribe(n, w)
 	}
 }
@@ -427,13 +427,13 @@ func (b *Registry) Remove(n api.NodeID) {
 }
 
 // Flush returns the changes for a node; see interest.Subscriptions.Flush.
-func (b *Registry) Flush(n api.NodeID, room int) (wire.Records, api.Digest) {
-	return b.Nodes.Flush(n, room, inside{b})
+func (b *Registry) Flush(n api.NodeID, limit int) (wire.Records, api.Digest) {
+	return b.Nodes.Flush(n, limit, nodeView{b})
 }
 
 // Part returns a part of all records that a node should hold; see
 // interest.Subscriptions.Part.
 func (b *Registry) Part(n api.NodeID, after string) (wire.Records, wire.Span) {
-	r, of, _ := b.Nodes.Part(n, after, wire.MaxPart, inside{b})
+	r, of, _ := b.Nodes.Part(n, after, wire.MaxPart, nodeView{b})
 	return r, of
 }

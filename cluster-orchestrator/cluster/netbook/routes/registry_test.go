@@ -67,7 +67,7 @@ func TestRemovedObjectsLeaveNoState(t *testing.T) {
 		b.Take(tells)
 		tell("went", many)
 		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.needs)
-		if wants, _ := b.Nodes.Total(); left+wants > 0 || b.Nodes.Held("n2") != 0 || b.root.exports.Held(above) != 0 || b.root.exports.Digest(above) != 0 {
+		if wants, _ := b.Nodes.Total(); left+wants > 0 || b.Nodes.Held("n2") != 0 || b.root.exports.Held(rootSubscriber) != 0 || b.root.exports.Digest(rootSubscriber) != 0 {
 			t.Fatalf("round %d leaves %d entries and %d wants", round, left, wants)
 		}
 	}
@@ -106,14 +106,14 @@ func TestPartsCostInProportionToTheirSize(t *testing.T) {
 		}) / many
 	}
 	few := cost(many / 5)
-	if much := cost(many / 100); much > 2*few+2 || b.root.exports.Count(above) != many {
-		t.Errorf("of %d that are asked for each costs %.1f allocations in 5 parts, %.1f in 100", b.root.exports.Count(above), few, much)
+	if much := cost(many / 100); much > 2*few+2 || b.root.exports.Count(rootSubscriber) != many {
+		t.Errorf("of %d that are asked for each costs %.1f allocations in 5 parts, %.1f in 100", b.root.exports.Count(rootSubscriber), few, much)
 	}
 	last := asking(many, many/5)[1]
 	rev++
 	last.Rev, last.Subscribe = rev, last.Subscribe[:1]
-	if b.Take(last); b.root.exports.Count(above) != many-many/5+1 {
-		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(above))
+	if b.Take(last); b.root.exports.Count(rootSubscriber) != many-many/5+1 {
+		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(rootSubscriber))
 	}
 }
 

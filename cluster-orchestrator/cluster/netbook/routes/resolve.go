@@ -20,22 +20,22 @@ func (b *Registry) resolveAll(refs []ref) {
 // stays until then, as long as its resource exists.
 func (b *Registry) resolve(r ref) {
 	k, upward := b.answer(r)
-	b.root.need(r, upward)
-	if k != (interest.Key{}) || !b.stands(b.Nodes.AnswerOf(r.Subscriber, r.Subscription)) {
+	b.root.setNeeded(r, upward)
+	if k != (interest.Key{}) || !b.exists(b.Nodes.AnswerOf(r.Subscriber, r.Subscription)) {
 		b.Nodes.Answer(r.Subscriber, r.Subscription, k)
 	}
 }
 
-// stands reports whether the resource of an answer still exists.
-func (b *Registry) stands(k interest.Key) bool {
+// exists reports whether the resource of an answer still exists.
+func (b *Registry) exists(k interest.Key) bool {
 	ok := k.Kind == interest.Refused
 	switch k.Kind {
 	case interest.Route:
 		ok = b.services[k.Service] != nil
 	case interest.Source:
-		_, ok = inside{b}.Source(k.Address)
+		_, ok = nodeView{b}.Source(k.Address)
 	case interest.Peer:
-		_, ok = inside{b}.Peer(k.Peer)
+		_, ok = nodeView{b}.Peer(k.Peer)
 	}
 	return ok
 }
@@ -54,9 +54,9 @@ func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 		return interest.RefusalOf(w, true), false
 	case w.Service != "":
 		id, _ := b.names.Find(w.Service)
-		return b.called(w, id), true
+		return b.routeFor(w, id), true
 	case b.ranges.Services.Contains(a):
-		return b.called(w, b.owner(a)), true
+		return b.routeFor(w, b.owner(a)), true
 	case !b.ranges.Instances.Contains(a):
 		return interest.RefusalOf(w, false), false
 	case w.For == "":
@@ -65,10 +65,10 @@ func (b *Registry) answer(r ref) (k interest.Key, upward bool) {
 	return b.sourceAt(w)
 }
 
-// called returns the route of a service, or a refusal if w.For may not call it.
-func (b *Registry) called(w wire.Subscription, id api.ServiceID) interest.Key {
+// routeFor returns the route of a service, or a refusal if w.For may not call it.
+func (b *Registry) routeFor(w wire.Subscription, id api.ServiceID) interest.Key {
 	if b.services[id] == nil {
-		return b.rootSays(w)
+		return b.rootRefusal(w)
 	}
 	if !api.MayCall(w.For, b.access(w.For), id, b.access(id)) {
 		return denied(w, id)
@@ -82,8 +82,8 @@ func denied(w wire.Subscription, id api.ServiceID) interest.Key {
 	return interest.RefusalOf(w, w.For.Tenant() == id.Tenant())
 }
 
-// rootSays returns the root's refusal, or the zero Key if the root has not answered.
-func (b *Registry) rootSays(w wire.Subscription) interest.Key {
+// rootRefusal returns the root's refusal, or the zero Key if the root has not answered.
+func (b *Registry) rootRefusal(w wire.Subscription) interest.Key {
 	if r, ok := b.root.foreign.Refused[w]; ok {
 		return interest.RefusalOf(w, r.Denied)
 	}
@@ -91,7 +91,7 @@ func (b *Registry) rootSays(w wire.Subscription) interest.Key {
 }
 
 func (b *Registry) peerAt(w wire.Subscription) (k interest.Key, upward bool) {
-	if b.own(w.Address) {
+	if b.inShares(w.Address) {
 		if id, ok := b.subnets[netip.PrefixFrom(w.Address, b.ranges.Subnet).Masked()]; ok {
 			return interest.PeerOf(b.members[id].peer.Key), false
 		}
@@ -100,26 +100,26 @@ func (b *Registry) peerAt(w wire.Subscription) (k interest.Key, upward bool) {
 	if p := b.root.foreign.PeerAt(w.Address); p != nil {
 		return interest.PeerOf(p.Key), true
 	}
-	return b.rootSays(w), true
+	return b.rootRefusal(w), true
 }
 
 func (b *Registry) sourceAt(w wire.Subscription) (k interest.Key, upward bool) {
-	if b.own(w.Address) {
+	if b.inShares(w.Address) {
 		p, ok := b.at[w.Address]
 		if !ok || b.members[p.Node] == nil {
 			return interest.RefusalOf(w, false), false
 		}
-		return b.met(w, p.Instance.Service(), b.access(p.Instance.Service())), false
+		return b.sourceFor(w, p.Instance.Service(), b.access(p.Instance.Service())), false
 	}
 	if s, ok := b.root.foreign.Sources[w.Address]; ok {
-		return b.met(w, s.Service, s.Access), true
+		return b.sourceFor(w, s.Service, s.Access), true
 	}
-	return b.rootSays(w), true
+	return b.rootRefusal(w), true
 }
 
-// met returns the source of an address, or a refusal if w.For may neither call its service nor
+// sourceFor returns the source of an address, or a refusal if w.For may neither call its service nor
 // be called by it.
-func (b *Registry) met(w wire.Subscription, id api.ServiceID, a api.Access) interest.Key {
+func (b *Registry) sourceFor(w wire.Subscription, id api.ServiceID, a api.Access) interest.Key {
 	of := b.access(w.For)
 	if !api.MayCall(id, a, w.For, of) && !api.MayCall(w.For, of, id, a) {
 		return denied(w, id)

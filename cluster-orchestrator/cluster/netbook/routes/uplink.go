@@ -25,8 +25,8 @@ type uplink struct {
 	used     interest.Cursor[wire.ServiceAddress] // through the addresses in use, during a resync
 }
 
-// above identifies the root as the subscriber of exports.
-const above = "root"
+// rootSubscriber identifies the root as the subscriber of exports.
+const rootSubscriber = "root"
 
 // never is the expiry of the root's subscriptions.
 var never = time.Unix(1<<62, 0)
@@ -38,8 +38,8 @@ func newUplink() uplink {
 	}
 }
 
-// need records whether the root must answer a node's subscription or add to its answer.
-func (u *uplink) need(r ref, on bool) {
+// setNeeded records whether the root must answer a node's subscription or add to its answer.
+func (u *uplink) setNeeded(r ref, on bool) {
 	of := u.needs[r.Subscription]
 	switch {
 	case of[r.Subscriber] == on:
@@ -73,7 +73,7 @@ func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 				k = interest.PeerOf(b.members[id].peer.Key)
 			}
 		}
-		u.exports.Answer(above, w, k)
+		u.exports.Answer(rootSubscriber, w, k)
 	}
 }
 
@@ -96,7 +96,7 @@ func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	take := u.foreign.Take
 	if m.Whole {
 		take = func(r wire.Records) []interest.Key { return u.foreign.TakeAll(r, m.Of) }
-		m.Unsubscribe = append(m.Unsubscribe, u.exports.Absent(above, m.Of, m.Subscribe)...)
+		m.Unsubscribe = append(m.Unsubscribe, u.exports.Absent(rootSubscriber, m.Of, m.Subscribe)...)
 	}
 	for _, k := range take(m.Records) {
 		b.foreignChanged(k)
@@ -105,11 +105,11 @@ func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 		}
 	}
 	for _, w := range m.Unsubscribe {
-		u.exports.Unsubscribe(above, w)
+		u.exports.Unsubscribe(rootSubscriber, w)
 	}
 	for _, w := range m.Subscribe {
-		if u.exports.Subscribe(above, w, never) {
-			u.resolve(b, []interest.Ref[string]{{Subscriber: above, Subscription: w}})
+		if u.exports.Subscribe(rootSubscriber, w, never) {
+			u.resolve(b, []interest.Ref[string]{{Subscriber: rootSubscriber, Subscription: w}})
 		}
 	}
 	return routes, true
@@ -168,7 +168,7 @@ func (b *Registry) foreignChanged(k interest.Key) {
 // Fresh reports whether there is something to report to the root.
 func (b *Registry) Fresh() bool {
 	u := &b.root
-	return u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(above)
+	return u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(rootSubscriber)
 }
 
 // Resync makes Net return everything, beginning with the first part.
@@ -184,19 +184,19 @@ func (b *Registry) Net(lost bool) wire.ClusterNet {
 		b.Resync()
 	}
 	begins := !u.resync.On()
-	if u.exports.Advance(above, &u.resync, time.Time{}, lost, true) {
+	if u.exports.Advance(rootSubscriber, &u.resync, time.Time{}, lost, true) {
 		if begins {
 			u.requests.BeginResync()
 			u.used.Reset()
 		}
 		b.addPart(&n)
 	} else {
-		n.Records, _ = u.exports.Flush(above, wire.MaxPart, outside{b})
+		n.Records, _ = u.exports.Flush(rootSubscriber, wire.MaxPart, rootView{b})
 		n.Subscribe, n.Unsubscribe = u.requests.Changes()
 	}
 	n.Rev = u.rev
-	n.Subscribed, n.Published = u.requests.Digest(), u.exports.Held(above)
-	n.Held = u.foreign.Digest() ^ u.exports.Digest(above) ^ wire.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
+	n.Subscribed, n.Published = u.requests.Digest(), u.exports.Held(rootSubscriber)
+	n.Held = u.foreign.Digest() ^ u.exports.Digest(rootSubscriber) ^ wire.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()
 	return n
 }
 
@@ -207,7 +207,7 @@ func (b *Registry) addPart(n *wire.ClusterNet) {
 	after := u.resync.Part.After
 	n.Whole = true
 	var vol wire.Volume
-	n.Records, n.Of, vol = u.exports.Part(above, after, wire.MaxPart, outside{b})
+	n.Records, n.Of, vol = u.exports.Part(rootSubscriber, after, wire.MaxPart, rootView{b})
 	if n.Of.Last() {
 		n.Of = u.used.Part(after, b.inUse, func(a wire.ServiceAddress) bool {
 			if b.isUsed(a) {

@@ -65,8 +65,8 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 	return out, peers
 }
 
-// bound limits a route to MaxBackends. Backends that take new flows take precedence.
-func bound(r *api.Route) {
+// limitBackends limits a route to MaxBackends. Backends that take new flows take precedence.
+func limitBackends(r *api.Route) {
 	if len(r.Backends) <= MaxBackends {
 		return
 	}
@@ -90,12 +90,12 @@ func bound(r *api.Route) {
 func (m *member) forNodes() api.Peer { return m.peer }
 func (m *member) forRoot() api.Peer  { return m.public }
 
-// inside is the View for nodes: the cluster's own resources and those from the root.
-type inside struct{ *Registry }
+// nodeView is the View for nodes: the cluster's own resources and those from the root.
+type nodeView struct{ *Registry }
 
-func (v inside) revOf(k interest.Key) uint64 { return v.Nodes.Rev(k, v.NextRev) }
+func (v nodeView) revOf(k interest.Key) uint64 { return v.Nodes.Rev(k, v.NextRev) }
 
-func (v inside) Route(id api.ServiceID) (api.Route, bool) {
+func (v nodeView) Route(id api.ServiceID) (api.Route, bool) {
 	s := v.services[id]
 	if s == nil {
 		return api.Route{}, false
@@ -112,11 +112,11 @@ func (v inside) Route(id api.ServiceID) (api.Route, bool) {
 		r.Backends = append(r.Backends, f.Backends...)
 		r.Peers = append(r.Peers, f.Peers...)
 	}
-	bound(&r)
+	limitBackends(&r)
 	return r, true
 }
 
-func (v inside) Source(a netip.Addr) (wire.Source, bool) {
+func (v nodeView) Source(a netip.Addr) (wire.Source, bool) {
 	s, ok := v.source(a, (*member).forNodes)
 	if !ok {
 		s, ok = v.root.foreign.Sources[a]
@@ -136,7 +136,7 @@ func (b *Registry) source(a netip.Addr, of func(*member) api.Peer) (wire.Source,
 	return wire.Source{Address: a, Service: id, Access: b.access(id), Peer: of(m)}, true
 }
 
-func (v inside) Peer(k api.PeerKey) (api.Peer, bool) {
+func (v nodeView) Peer(k api.PeerKey) (api.Peer, bool) {
 	if m := v.memberWith(k); m != nil {
 		return m.peer, true
 	}
@@ -152,13 +152,13 @@ func (b *Registry) memberWith(k api.PeerKey) *member {
 	return b.members[id]
 }
 
-// outside is the View for the root: the cluster's own resources, without node ids and without
+// rootView is the View for the root: the cluster's own resources, without node ids and without
 // endpoints that other clusters cannot use.
-type outside struct{ *Registry }
+type rootView struct{ *Registry }
 
-func (v outside) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
+func (v rootView) revOf(k interest.Key) uint64 { return v.root.exports.Rev(k, v.NextRev) }
 
-func (v outside) Route(id api.ServiceID) (api.Route, bool) {
+func (v rootView) Route(id api.ServiceID) (api.Route, bool) {
 	s := v.services[id]
 	if s == nil || s.newest == "" && len(s.backends) == 0 {
 		return api.Route{}, false
@@ -171,17 +171,17 @@ func (v outside) Route(id api.ServiceID) (api.Route, bool) {
 	for i := range r.Backends {
 		r.Backends[i].Load = 0
 	}
-	bound(&r)
+	limitBackends(&r)
 	return r, true
 }
 
-func (v outside) Source(a netip.Addr) (wire.Source, bool) {
+func (v rootView) Source(a netip.Addr) (wire.Source, bool) {
 	s, ok := v.source(a, (*member).forRoot)
 	s.Rev = v.revOf(interest.SourceOf(a))
 	return s, ok
 }
 
-func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
+func (v rootView) Peer(k api.PeerKey) (api.Peer, bool) {
 	if m := v.memberWith(k); m != nil {
 		return m.public, true
 	}
@@ -189,4 +189,4 @@ func (v outside) Peer(k api.PeerKey) (api.Peer, bool) {
 }
 
 // RouteOf returns a service's route as sent to nodes. Its revision is 0 if no node holds it.
-func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return inside{b}.Route(id) }
+func (b *Registry) RouteOf(id api.ServiceID) (api.Route, bool) { return nodeView{b}.Route(id) }

@@ -25,8 +25,8 @@ type Node struct {
 	used      api.Resources                   // the sum of booked
 	addressed int                             // number of bookings with an address
 	urgency   map[api.InstanceID]int          // of assigned instances
-	yields    [Urgencies]api.Resources        // booked for assigned instances, by urgency
-	given     map[api.InstanceID][]string     // ids of devices that the node reports for instances
+	byUrgency [Urgencies]api.Resources        // booked for assigned instances, by urgency
+	reported  map[api.InstanceID][]string     // ids of devices that the node reports for instances
 	free      map[string]int                  // devices by kind; nil: to be computed
 	ports     map[api.InstanceID][]sched.Port // published by instances
 	published map[sched.Port]int              // number of instances that publish the port
@@ -42,7 +42,7 @@ type Demand struct {
 
 func (n *Node) Describe(capacity api.Resources, d Devices) {
 	n.capacity, n.devices = capacity, d
-	n.recount()
+	n.invalidateDevices()
 }
 
 // SetAddresses sets how many addresses the node's subnet holds. 0: it is not limited.
@@ -56,7 +56,7 @@ func (n *Node) Changed() (freed, devices bool) {
 	return freed, devices
 }
 
-func (n *Node) recount() { n.free, n.changed = nil, true }
+func (n *Node) invalidateDevices() { n.free, n.changed = nil, true }
 
 // Book sets the claim of an instance, replacing an earlier one. A zero claim removes it.
 func (n *Node) Book(id api.InstanceID, k Claim) {
@@ -66,11 +66,11 @@ func (n *Node) Book(id api.InstanceID, k Claim) {
 	old := n.booked[id]
 	n.used = n.used.Minus(old.Room).Plus(k.Room)
 	if len(old.Devices)+len(k.Devices) > 0 {
-		n.recount()
+		n.invalidateDevices()
 	}
-	n.addressed += one(k.Address) - one(old.Address)
+	n.addressed += boolInt(k.Address) - boolInt(old.Address)
 	if u, assigned := n.urgency[id]; assigned {
-		n.yields[u] = n.yields[u].Minus(old.Room).Plus(k.Room)
+		n.byUrgency[u] = n.byUrgency[u].Minus(old.Room).Plus(k.Room)
 	}
 	if n.booked[id] = k; k.IsZero() {
 		delete(n.booked, id)
@@ -85,31 +85,31 @@ func (n *Node) Assign(id api.InstanceID, urgency int) {
 	}
 	u := min(max(urgency, 0), Urgencies-1)
 	n.urgency[id] = u
-	n.yields[u] = n.yields[u].Plus(n.booked[id].Room)
+	n.byUrgency[u] = n.byUrgency[u].Plus(n.booked[id].Room)
 }
 
 // Unassign undoes Assign. The booking stays.
 func (n *Node) Unassign(id api.InstanceID) {
 	if u, assigned := n.urgency[id]; assigned {
-		n.yields[u] = n.yields[u].Minus(n.booked[id].Room)
+		n.byUrgency[u] = n.byUrgency[u].Minus(n.booked[id].Room)
 		delete(n.urgency, id)
 	}
 }
 
 // Give sets the ids of the devices that the node reports for an instance.
 func (n *Node) Give(id api.InstanceID, devices []string) {
-	if slices.Equal(n.given[id], devices) {
+	if slices.Equal(n.reported[id], devices) {
 		return
 	}
-	n.recount()
+	n.invalidateDevices()
 	if len(devices) == 0 {
-		delete(n.given, id)
+		delete(n.reported, id)
 		return
 	}
-	if n.given == nil {
-		n.given = map[api.InstanceID][]string{}
+	if n.reported == nil {
+		n.reported = map[api.InstanceID][]string{}
 	}
-	n.given[id] = devices
+	n.reported[id] = devices
 }
 
 // Publish books ports for an instance in addition to those that it has.
@@ -173,7 +173,7 @@ type Left struct {
 
 func (n *Node) Left() Left {
 	if n.free == nil {
-		n.free = n.devices.Free(n.booked, n.given)
+		n.free = n.devices.Free(n.booked, n.reported)
 	}
 	return Left{n.capacity.Minus(n.used), n.full(0), n.free, n.published}
 }
@@ -181,11 +181,11 @@ func (n *Node) Left() Left {
 // Without returns what would be left without an instance.
 func (n *Node) Without(id api.InstanceID) Left {
 	l, k := n.Left(), n.booked[id]
-	l.Free, l.Full, l.Ports = l.Free.Plus(k.Room), n.full(one(k.Address)), n.publishedByOthers(id)
+	l.Free, l.Full, l.Ports = l.Free.Plus(k.Room), n.full(boolInt(k.Address)), n.publishedByOthers(id)
 	if len(k.Devices) > 0 {
 		others := maps.Clone(n.booked)
 		delete(others, id)
-		l.Devices = n.devices.Free(others, n.given)
+		l.Devices = n.devices.Free(others, n.reported)
 	}
 	return l
 }
@@ -201,7 +201,7 @@ func (n *Node) Used() api.Resources { return n.used }
 func (n *Node) Booked(id api.InstanceID) Claim { return n.booked[id] }
 
 // Yields returns what is booked for assigned instances, by urgency.
-func (n *Node) Yields() [Urgencies]api.Resources { return n.yields }
+func (n *Node) Yields() [Urgencies]api.Resources { return n.byUrgency }
 
 // Together reports whether one instance can get all devices of want at once from free. See
 // Devices.Together.
@@ -230,7 +230,7 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 		return false
 	}
 	for id := range gone {
-		freed += one(n.booked[id].Address)
+		freed += boolInt(n.booked[id].Address)
 	}
 	if k.Address && n.full(freed) {
 		return false
@@ -238,7 +238,7 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 	for _, p := range d.Ports {
 		taken := n.published[p]
 		for id := range gone {
-			taken -= one(slices.Contains(n.ports[id], p))
+			taken -= boolInt(slices.Contains(n.ports[id], p))
 		}
 		if taken > 0 || own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol}) != "" {
 			return false
@@ -249,13 +249,13 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 	}
 	still := maps.Clone(n.booked)
 	maps.DeleteFunc(still, func(id api.InstanceID, _ Claim) bool { return gone[id] })
-	free := n.devices.Free(still, n.given)
+	free := n.devices.Free(still, n.reported)
 	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.Together(k.Devices, free)
 }
 
 func (n *Node) Clone() *Node {
 	c := *n
-	c.booked, c.urgency, c.ports, c.given = maps.Clone(n.booked), maps.Clone(n.urgency), maps.Clone(n.ports), maps.Clone(n.given)
+	c.booked, c.urgency, c.ports, c.reported = maps.Clone(n.booked), maps.Clone(n.urgency), maps.Clone(n.ports), maps.Clone(n.reported)
 	return &c
 }
 
@@ -263,7 +263,7 @@ func (n *Node) Ports() map[api.InstanceID][]sched.Port { return n.ports }
 
 func (n *Node) Bookings() map[api.InstanceID]Claim { return n.booked }
 
-func one(is bool) int {
+func boolInt(is bool) int {
 	if is {
 		return 1
 	}

@@ -73,7 +73,7 @@ func check(t *testing.T, left Left, yields [Urgencies]api.Resources, capacity ap
 	var want [Urgencies]api.Resources
 	for id, k := range claims {
 		free = free.Minus(k.Room)
-		addressed += one(k.Address)
+		addressed += boolInt(k.Address)
 		if u, ok := urgency[id]; ok {
 			want[u] = want[u].Plus(k.Room)
 		}

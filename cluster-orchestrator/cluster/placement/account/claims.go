@@ -101,7 +101,7 @@ func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID]
 		if len(k.Devices) == 0 {
 			continue
 		}
-		if ids := given[id]; d.satisfy(ids, k) {
+		if ids := given[id]; d.cover(ids, k) {
 			for _, dev := range ids {
 				for _, kind := range d.kinds[dev] {
 					free[kind]--
@@ -121,8 +121,8 @@ func (d Devices) Free(booked map[api.InstanceID]Claim, given map[api.InstanceID]
 	return free
 }
 
-// satisfy reports whether ids are devices of the node and as many as claimed.
-func (d Devices) satisfy(ids []string, k Claim) bool {
+// cover reports whether ids are devices of the node and as many as claimed.
+func (d Devices) cover(ids []string, k Claim) bool {
 	sum := 0
 	for _, want := range k.Devices {
 		sum += want.Count

@@ -14,7 +14,7 @@ import (
 func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sched.Domain) {
 	self := id.Service()
 	for _, by := range sla.Spreads {
-		for _, d := range m.census(self, by.By, id, on) {
+		for _, d := range m.countByDomain(self, by.By, id, on) {
 			if d.Have >= by.Limit {
 				d.Limit = by.Limit
 				out = append(out, d)
@@ -22,17 +22,17 @@ func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sch
 		}
 	}
 	avoid := func(other api.ServiceID, by string) {
-		for _, d := range m.census(other, by, id, on) {
+		for _, d := range m.countByDomain(other, by, id, on) {
 			d.AntiAffinity = other.NameInApp()
 			out = append(out, d)
 		}
 	}
 	for _, a := range sla.AntiAffinities {
-		for _, other := range m.named(self, a) {
+		for _, other := range m.namedServices(self, a) {
 			avoid(other, a.By)
 		}
 	}
-	for _, other := range step.Keys(m.linkers[self.App()]) {
+	for _, other := range step.Keys(m.linking[self.App()]) {
 		if other == self {
 			continue
 		}
@@ -45,8 +45,8 @@ func (m *Machine) Domains(id api.InstanceID, on api.NodeID, sla *SLA) (out []sch
 	return out
 }
 
-// named returns the other services of the application that an anti-affinity names.
-func (m *Machine) named(self api.ServiceID, a sched.AntiAffinity) []api.ServiceID {
+// namedServices returns the other services of the application that an anti-affinity names.
+func (m *Machine) namedServices(self api.ServiceID, a sched.AntiAffinity) []api.ServiceID {
 	return slices.DeleteFunc(step.Keys(m.apps[self.App()]), func(other api.ServiceID) bool {
 		return other == self || !a.Names(self, other)
 	})
@@ -58,7 +58,7 @@ func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
 	in, self := m.instances[id], id.Service()
 	labels := m.nodes[in.node].Labels
 	for _, s := range in.sla.Spreads {
-		if have := m.crowd(self, s.By, labels[s.By]); have > s.Limit {
+		if have := m.countByLabel(self, s.By, labels[s.By]); have > s.Limit {
 			out = append(out, sched.Domain{By: s.By, Name: labels[s.By], Have: have, Limit: s.Limit})
 		}
 	}
@@ -66,8 +66,8 @@ func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
 		if !IsLabel(a.By) {
 			continue
 		}
-		for _, other := range m.named(self, a) {
-			if have := m.crowd(other, a.By, labels[a.By]); have > 0 {
+		for _, other := range m.namedServices(self, a) {
+			if have := m.countByLabel(other, a.By, labels[a.By]); have > 0 {
 				out = append(out, sched.Domain{By: a.By, Name: labels[a.By], Have: have, AntiAffinity: other.NameInApp()})
 			}
 		}
@@ -78,33 +78,33 @@ func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
 // IsLabel reports whether the domains of by are the values of a label.
 func IsLabel(by string) bool { return by != "node" && by != "cluster" }
 
-// crowds has the number of a service's instances by the value of one node label.
-type crowds struct {
+// labelCounts has the number of a service's instances by the value of one node label.
+type labelCounts struct {
 	version uint64 // of the Machine
 	have    map[string]int
 }
 
-// crowd returns how many instances of a service are on nodes with a value of a label. The
+// countByLabel returns how many instances of a service are on nodes with a value of a label. The
 // counts are cached until the Machine changes.
-func (m *Machine) crowd(id api.ServiceID, by, value string) int {
+func (m *Machine) countByLabel(id api.ServiceID, by, value string) int {
 	s := m.services[id]
 	if value == "" || !IsLabel(by) {
 		return 0
 	}
-	known, ok := s.crowds[by]
+	known, ok := s.labelCounts[by]
 	if !ok || known.version != m.version {
-		known = crowds{m.version, map[string]int{}}
+		known = labelCounts{m.version, map[string]int{}}
 		for name, count := range s.peers {
 			known.have[m.nodes[api.NodeID(name)].Labels[by]] += count
 		}
-		s.crowds[by] = known
+		s.labelCounts[by] = known
 	}
 	return known.have[value]
 }
 
-// census returns how many instances of a service each domain has, without the instance but,
+// countByDomain returns how many instances of a service each domain has, without the instance but,
 // which is on the node on or on none.
-func (m *Machine) census(id api.ServiceID, by string, but api.InstanceID, on api.NodeID) (out []sched.Domain) {
+func (m *Machine) countByDomain(id api.ServiceID, by string, but api.InstanceID, on api.NodeID) (out []sched.Domain) {
 	s := m.services[id]
 	if s == nil {
 		return nil

@@ -19,17 +19,17 @@ const maxStrict = 4
 // inbound is a link of the service from, kept at the service to which it leads. It records
 // which instances of from have an instance of the latter near enough, and which have none.
 type inbound struct {
-	link   sched.Link
-	from   api.ServiceID
-	served map[api.InstanceID]string          // the node near enough; "": in another cluster
-	by     map[string]map[api.InstanceID]bool // served, by node
-	open   map[api.InstanceID]bool            // instances that have none near enough
-	places sched.Places                       // positions of open
+	link     sched.Link
+	from     api.ServiceID
+	served   map[api.InstanceID]string          // the node near enough; "": in another cluster
+	servedBy map[string]map[api.InstanceID]bool // served, by node
+	unserved map[api.InstanceID]bool            // instances that have none near enough
+	places   sched.Places                       // positions of open
 
 	// Changes that have not been applied yet.
-	fresh map[api.InstanceID]bool // instances of from that moved or were removed
-	came  map[string]bool         // nodes to which the target service came
-	left  map[string]bool         // nodes that the target service left, or that moved
+	changed  map[api.InstanceID]bool // instances of from that moved or were removed
+	arrived  map[string]bool         // nodes to which the target service came
+	departed map[string]bool         // nodes that the target service left, or that moved
 }
 
 type linkKey struct {
@@ -44,39 +44,39 @@ func keyOf(from api.ServiceID, l sched.Link) linkKey {
 
 func newInbound(from *service, id api.ServiceID, l sched.Link) *inbound {
 	w := &inbound{
-		link: l, from: id, served: map[api.InstanceID]string{}, by: map[string]map[api.InstanceID]bool{},
-		open: map[api.InstanceID]bool{}, fresh: map[api.InstanceID]bool{}, came: map[string]bool{}, left: map[string]bool{},
+		link: l, from: id, served: map[api.InstanceID]string{}, servedBy: map[string]map[api.InstanceID]bool{},
+		unserved: map[api.InstanceID]bool{}, changed: map[api.InstanceID]bool{}, arrived: map[string]bool{}, departed: map[string]bool{},
 	}
 	for id, in := range from.instances {
 		if in.node != "" {
-			w.fresh[id] = true
+			w.changed[id] = true
 		}
 	}
 	return w
 }
 
-func (s *service) come(node string, at api.Position) {
+func (s *service) addNode(node string, at api.Position) {
 	s.places.Put(node, at)
 	for _, w := range s.inbound {
-		w.came[node] = true
+		w.arrived[node] = true
 	}
 }
 
-func (s *service) gone(node string) {
+func (s *service) removeNode(node string) {
 	s.places.Drop(node)
 	for _, w := range s.inbound {
-		w.left[node] = true
-		delete(w.came, node)
+		w.departed[node] = true
+		delete(w.arrived, node)
 	}
 }
 
-// shifted records that the position or the targets of an instance have changed.
-func (m *Machine) shifted(in *instance) {
+// markMoved records that the position or the targets of an instance have changed.
+func (m *Machine) markMoved(in *instance) {
 	id := in.id.Service()
 	for to := range m.apps[id.App()] {
 		for _, w := range m.services[to].inbound {
 			if w.from == id {
-				w.fresh[in.id] = true
+				w.changed[in.id] = true
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
 		s = &service{} // the service has no instance
 	}
 	known := map[linkKey]*inbound{}
-	for _, from := range step.Keys(m.linkers[to.App()]) {
+	for _, from := range step.Keys(m.linking[to.App()]) {
 		if from == to {
 			continue
 		}
@@ -122,17 +122,17 @@ func (m *Machine) inboundOf(to api.ServiceID) (out []*inbound) {
 
 // apply applies the recorded changes of an inbound link of the service to.
 func (m *Machine) apply(w *inbound, to api.ServiceID, s *service) {
-	for node := range w.left {
-		for id := range w.by[node] {
-			w.fresh[id] = true
+	for node := range w.departed {
+		for id := range w.servedBy[node] {
+			w.changed[id] = true
 		}
 	}
-	for node := range w.came {
+	for node := range w.arrived {
 		for _, id := range w.places.Within(m.nodes[api.NodeID(node)].Position, w.link) {
 			w.serve(api.InstanceID(id), node)
 		}
 	}
-	for id := range w.fresh {
+	for id := range w.changed {
 		w.remove(id)
 		in := m.instances[id]
 		if in == nil || in.node == "" || !slices.ContainsFunc(in.sla.Links, func(l sched.Link) bool {
@@ -146,32 +146,32 @@ func (m *Machine) apply(w *inbound, to api.ServiceID, s *service) {
 		} else if m.nearTarget(w.link, in, to) {
 			w.serve(id, "")
 		} else {
-			w.open[id] = true
+			w.unserved[id] = true
 			w.places.Put(string(id), here)
 		}
 	}
-	clear(w.left)
-	clear(w.came)
-	clear(w.fresh)
+	clear(w.departed)
+	clear(w.arrived)
+	clear(w.changed)
 }
 
 func (w *inbound) serve(id api.InstanceID, node string) {
-	delete(w.open, id)
+	delete(w.unserved, id)
 	w.places.Drop(string(id))
 	w.served[id] = node
-	if w.by[node] == nil {
-		w.by[node] = map[api.InstanceID]bool{}
+	if w.servedBy[node] == nil {
+		w.servedBy[node] = map[api.InstanceID]bool{}
 	}
-	w.by[node][id] = true
+	w.servedBy[node][id] = true
 }
 
 func (w *inbound) remove(id api.InstanceID) {
-	delete(w.open, id)
+	delete(w.unserved, id)
 	w.places.Drop(string(id))
 	if node, ok := w.served[id]; ok {
 		delete(w.served, id)
-		if delete(w.by[node], id); len(w.by[node]) == 0 {
-			delete(w.by, node)
+		if delete(w.servedBy[node], id); len(w.servedBy[node]) == 0 {
+			delete(w.servedBy, node)
 		}
 	}
 }
@@ -193,7 +193,7 @@ func (m *Machine) servedOnlyFrom(w *inbound, to api.ServiceID, node string) (out
 			others = append(others, m.nodes[api.NodeID(name)].Position)
 		}
 	}
-	for _, id := range step.Keys(w.by[node]) {
+	for _, id := range step.Keys(w.servedBy[node]) {
 		in := m.instances[id]
 		here := m.nodes[in.node].Position
 		if !slices.ContainsFunc(others, func(at api.Position) bool { return within(w.link, here, at) }) && !m.nearTarget(w.link, in, to) {
@@ -246,13 +246,13 @@ func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []
 		if lone != "" {
 			own[i] = m.servedOnlyFrom(w, self, lone)
 		}
-		count += len(w.open) + len(own[i])
+		count += len(w.unserved) + len(own[i])
 	}
 	here := func(id api.InstanceID) api.Position { return m.nodes[m.instances[id].node].Position }
 	for i, w := range links {
 		bound := func(at ...api.Position) sched.Bound { return w.link.WantedBy(w.from, w.link.Bound(at...)) }
 		if !nearOne && count <= maxStrict {
-			for _, id := range append(step.Keys(w.open), own[i]...) {
+			for _, id := range append(step.Keys(w.unserved), own[i]...) {
 				out = append(out, bound(here(id)))
 			}
 			continue

@@ -35,14 +35,14 @@ func (s *SLA) refers() bool {
 
 // Machine has the placements of a cluster's instances.
 type Machine struct {
-	cluster   api.ClusterID
-	nodes     map[api.NodeID]*node
-	instances map[api.InstanceID]*instance
-	services  map[api.ServiceID]*service
-	apps      index                                    // all services
-	linkers   index                                    // services whose SLAs refer to others
-	areas     map[string]*sched.Places                 // positions of the nodes in each area
-	left      map[api.ServiceID]map[api.ServiceID]bool // by service that left a node: services it kept out
+	cluster    api.ClusterID
+	nodes      map[api.NodeID]*node
+	instances  map[api.InstanceID]*instance
+	services   map[api.ServiceID]*service
+	apps       index                                    // all services
+	linking    index                                    // services whose SLAs refer to others
+	areas      map[string]*sched.Places                 // positions of the nodes in each area
+	departures map[api.ServiceID]map[api.ServiceID]bool // by service that left a node: services it kept out
 
 	version    uint64               // counts changes of places and labels
 	moves      uint64               // counts changes of positions that links depend on
@@ -65,20 +65,20 @@ type instance struct {
 
 // service is a service that has instances, or that a plan pretends to have.
 type service struct {
-	sla       SLA // received last
-	instances map[api.InstanceID]*instance
-	peers     map[string]int       // number of instances by node
-	expected  map[string]int       // number of reservations by node
-	places    sched.Places         // of the nodes in peers
-	inbound   map[linkKey]*inbound // links of other services to it
-	crowds    map[string]crowds    // by label
+	sla         SLA // received last
+	instances   map[api.InstanceID]*instance
+	peers       map[string]int         // number of instances by node
+	expected    map[string]int         // number of reservations by node
+	places      sched.Places           // of the nodes in peers
+	inbound     map[linkKey]*inbound   // links of other services to it
+	labelCounts map[string]labelCounts // by label
 }
 
 // New returns a Machine without nodes and instances.
 func New(cluster api.ClusterID) *Machine {
 	return &Machine{
 		cluster: cluster, nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, services: map[api.ServiceID]*service{},
-		apps: index{}, linkers: index{}, areas: map[string]*sched.Places{}, left: map[api.ServiceID]map[api.ServiceID]bool{},
+		apps: index{}, linking: index{}, areas: map[string]*sched.Places{}, departures: map[api.ServiceID]map[api.ServiceID]bool{},
 		appMoves: map[api.AppID]uint64{},
 	}
 }
@@ -90,35 +90,35 @@ func (m *Machine) SetNode(id api.NodeID, is Node) {
 		n = &node{instances: map[api.InstanceID]*instance{}}
 		m.nodes[id] = n
 	}
-	m.locate(id, n.Areas, is)
+	m.setAreas(id, n.Areas, is)
 	relabelled := !maps.Equal(n.Labels, is.Labels)
 	n.Node = is
 	m.version++
 	seen := map[api.ServiceID]bool{}
 	for _, in := range n.instances {
-		m.shifted(in)
+		m.markMoved(in)
 		service := in.id.Service()
 		if seen[service] {
 			continue
 		}
 		seen[service] = true
 		if relabelled {
-			m.leave(service)
+			m.recordDeparture(service)
 		}
-		m.moved(service.App())
-		m.services[service].gone(name)
-		m.services[service].come(name, is.Position)
+		m.countMove(service.App())
+		m.services[service].removeNode(name)
+		m.services[service].addNode(name, is.Position)
 	}
 }
 
 // DropNode removes a node. It must have no instances.
 func (m *Machine) DropNode(id api.NodeID) {
-	m.locate(id, m.nodes[id].Areas, Node{})
+	m.setAreas(id, m.nodes[id].Areas, Node{})
 	delete(m.nodes, id)
 }
 
-// locate replaces a node's areas and its position in them.
-func (m *Machine) locate(id api.NodeID, old []string, n Node) {
+// setAreas replaces a node's areas and its position in them.
+func (m *Machine) setAreas(id api.NodeID, old []string, n Node) {
 	if len(old)+len(n.Areas) > 0 {
 		m.moves++
 		m.areasMoved = m.moves
@@ -148,7 +148,7 @@ func (m *Machine) SetInstance(id api.InstanceID, sla SLA, targets []api.Target) 
 	s := m.service(id.Service())
 	s.instances[id], s.sla = in, sla
 	if sla.refers() {
-		m.linkers.add(id.Service())
+		m.linking.add(id.Service())
 	}
 }
 
@@ -156,7 +156,7 @@ func (m *Machine) SetInstance(id api.InstanceID, sla SLA, targets []api.Target) 
 func (m *Machine) SetTargets(id api.InstanceID, targets []api.Target) {
 	in := m.instances[id]
 	in.targets = targets
-	m.shifted(in)
+	m.markMoved(in)
 }
 
 // Remove removes an instance that has no node, and returns whether it was the last of its
@@ -167,7 +167,7 @@ func (m *Machine) Remove(id api.InstanceID) (last bool) {
 		for _, w := range m.services[to].inbound {
 			if w.from == service {
 				w.remove(id)
-				delete(w.fresh, id)
+				delete(w.changed, id)
 			}
 		}
 	}
@@ -183,7 +183,7 @@ func (m *Machine) Remove(id api.InstanceID) (last bool) {
 func (m *Machine) service(id api.ServiceID) *service {
 	s := m.services[id]
 	if s == nil {
-		s = &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}, crowds: map[string]crowds{}}
+		s = &service{instances: map[api.InstanceID]*instance{}, peers: map[string]int{}, expected: map[string]int{}, labelCounts: map[string]labelCounts{}}
 		m.services[id] = s
 		m.apps.add(id)
 	}
@@ -201,8 +201,8 @@ func (m *Machine) drop(id api.ServiceID) {
 	}
 	delete(m.services, id)
 	m.apps.remove(id)
-	m.linkers.remove(id)
-	if len(m.linkers[id.App()]) == 0 {
+	m.linking.remove(id)
+	if len(m.linking[id.App()]) == 0 {
 		delete(m.appMoves, id.App())
 	}
 }
@@ -213,8 +213,8 @@ func (m *Machine) Place(id api.InstanceID, on api.NodeID) (first bool) {
 	in.node = on
 	m.nodes[on].instances[id] = in
 	first = m.count(id.Service(), on, +1)
-	m.shifted(in)
-	m.moved(id.Service().App())
+	m.markMoved(in)
+	m.countMove(id.Service().App())
 	return first
 }
 
@@ -225,9 +225,9 @@ func (m *Machine) Unplace(id api.InstanceID) (last bool) {
 	last = m.count(id.Service(), in.node, -1)
 	delete(m.nodes[in.node].instances, id)
 	in.node = ""
-	m.shifted(in)
-	m.leave(id.Service())
-	m.moved(id.Service().App())
+	m.markMoved(in)
+	m.recordDeparture(id.Service())
+	m.countMove(id.Service().App())
 	return last
 }
 
@@ -253,11 +253,11 @@ func (m *Machine) count(id api.ServiceID, on api.NodeID, by int) (changed bool) 
 	switch now := was + by; {
 	case now == 0:
 		delete(s.peers, name)
-		s.gone(name)
+		s.removeNode(name)
 		return true
 	default:
 		if s.peers[name] = now; was == 0 {
-			s.come(name, m.nodes[on].Position)
+			s.addNode(name, m.nodes[on].Position)
 		}
 		return was == 0
 	}
@@ -276,7 +276,7 @@ func (m *Machine) Unexpect(id api.InstanceID) {
 	if s.expected[at]--; s.expected[at] == 0 {
 		delete(s.expected, at)
 	}
-	m.leave(id.Service())
+	m.recordDeparture(id.Service())
 }
 
 // Peers returns the number of instances of a service by node. The map is read-only.
@@ -304,13 +304,13 @@ func (m *Machine) SLA(id api.ServiceID) (s SLA) {
 }
 
 // Linked reports whether an SLA of the application refers to other services or areas.
-func (m *Machine) Linked(app api.AppID) bool { return len(m.linkers[app]) > 0 }
+func (m *Machine) Linked(app api.AppID) bool { return len(m.linking[app]) > 0 }
 
 // Size returns the number of entries about services, for tests.
-func (m *Machine) Size() int { return len(m.services) + len(m.apps) + len(m.linkers) }
+func (m *Machine) Size() int { return len(m.services) + len(m.apps) + len(m.linking) }
 
-// moved records a change of a position in an application.
-func (m *Machine) moved(app api.AppID) {
+// countMove records a change of a position in an application.
+func (m *Machine) countMove(app api.AppID) {
 	if m.Linked(app) {
 		m.moves++
 		m.appMoves[app] = m.moves
@@ -327,11 +327,11 @@ func (m *Machine) LastMove(id api.InstanceID) uint64 {
 	return n
 }
 
-// leave records the services that an instance may have kept out of the domain that it leaves.
-func (m *Machine) leave(id api.ServiceID) {
+// recordDeparture records the services that an instance may have kept out of the domain that it leaves.
+func (m *Machine) recordDeparture(id api.ServiceID) {
 	s := m.services[id]
 	spread := len(s.sla.Spreads) > 0
-	if m.left[id] != nil || !spread && !m.Linked(id.App()) {
+	if m.departures[id] != nil || !spread && !m.Linked(id.App()) {
 		return
 	}
 	kept := map[api.ServiceID]bool{}
@@ -343,20 +343,20 @@ func (m *Machine) leave(id api.ServiceID) {
 			kept[other] = true
 		}
 	}
-	m.left[id] = kept
+	m.departures[id] = kept
 }
 
 // HasLeft reports whether instances have left their nodes since the last KeptOut.
-func (m *Machine) HasLeft() bool { return len(m.left) > 0 }
+func (m *Machine) HasLeft() bool { return len(m.departures) > 0 }
 
 // KeptOut returns the services that may have been kept out of a domain by instances that have
 // left their nodes since the last call.
 func (m *Machine) KeptOut() map[api.ServiceID]bool {
 	kept := map[api.ServiceID]bool{}
-	for _, ids := range m.left {
+	for _, ids := range m.departures {
 		maps.Copy(kept, ids)
 	}
-	clear(m.left)
+	clear(m.departures)
 	return kept
 }
 

@@ -103,8 +103,8 @@ func checkLinks(t *testing.T, m *Machine, placed map[api.InstanceID]api.NodeID) 
 				open[id] = true
 			}
 		}
-		if !maps.Equal(w.open, open) || w.places.Len() != len(open) {
-			t.Fatalf("%v have none near by %v, want %v", w.open, w.link, open)
+		if !maps.Equal(w.unserved, open) || w.places.Len() != len(open) {
+			t.Fatalf("%v have none near by %v, want %v", w.unserved, w.link, open)
 		}
 	}
 }
