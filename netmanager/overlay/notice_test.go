@@ -187,7 +187,8 @@ func TestFlowsFollowHealthChecks(t *testing.T) {
 		ready bool
 		want  []string
 	}{
-		{true, nil}, {true, nil}, // the cluster announces it
+		{true, nil},
+		{true, nil}, // the cluster announces it
 		{false, []string{"1: 10.16.0.3@7 is 1", "2: 10.16.0.3@7 is 1"}},
 		{true, []string{"1: 10.16.0.3@7 is 0", "2: 10.16.0.3@7 is 0"}},
 	} {

@@ -403,7 +403,9 @@ func TestVerdictsOfCommands(t *testing.T) {
 
 	// What the node cannot find out is not a failure.
 	for _, rt := range []runtime.Runtime{
-		host{}, executor{fail: api.ErrUnavailable}, executor{fail: api.ErrNotFound},
+		host{},
+		executor{fail: api.ErrUnavailable},
+		executor{fail: api.ErrNotFound},
 		executor{fail: &runtime.Error{Reason: api.ReasonRuntimeDown, Err: errors.New("timeout")}},
 	} {
 		w := start(t, rt, true)

@@ -126,14 +126,16 @@ func TestVerdictsOfFailures(t *testing.T) {
 		want   []string
 	}{
 		"a start-up check that never passes": {
-			api.Health{Startup: quick(get(80))}, from(time.Hour, "ok"),
+			api.Health{Startup: quick(get(80))},
+			from(time.Hour, "ok"),
 			[]string{
 				"0s starting: startup: GET :80/healthz: connection refused",
 				"3.5s failed: startup: GET :80/healthz: connection refused, 3 of 3 failed",
 			},
 		},
 		"liveness": {
-			api.Health{Liveness: quick(get(8080))}, from(0, "status 503"),
+			api.Health{Liveness: quick(get(8080))},
+			from(0, "status 503"),
 			[]string{"2s failed: liveness: GET :8080/healthz: status 503, 3 of 3 failed"},
 		},
 		"liveness that passes in between": {
