@@ -126,6 +126,12 @@ func Open(o Options) (*Files, error) {
 	return &Files{opt: o, work: make(chan struct{}, 1), entries: map[wire.Key]*entry{}}, nil
 }
 
+// Delete removes the directory with all files, and the file system that Open may have mounted there.
+func Delete(dir string) error {
+	_ = unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // it is EINVAL if there is none
+	return os.RemoveAll(dir)
+}
+
 // inMemory mounts a file system in memory at dir unless it is on one.
 func inMemory(dir string) error {
 	var s unix.Statfs_t

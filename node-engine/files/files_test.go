@@ -17,6 +17,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/leaktest"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -357,5 +358,25 @@ func TestAccountsAreForTheImageOnly(t *testing.T) {
 	}
 	if all, _ := os.ReadDir(c.opt.Dir); len(all) > 0 {
 		t.Errorf("%v is written, want nothing", all)
+	}
+}
+
+func TestAFileSystemInMemoryIsMountedAndDeleted(t *testing.T) {
+	programtest.NeedRoot(t)
+	dir := filepath.Join(t.TempDir(), "files")
+	c := newCluster(t)
+	c.opt.Dir, c.opt.OnDisk = dir, false
+	for range 2 { // the second finds it mounted
+		c.open()
+	}
+	prepare(t, c.open(), placement(0), spec, c.refs(1)...)
+	if err := Delete(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after its deletion: %v, want no directory", err)
+	}
+	if err := Delete(dir); err != nil {
+		t.Errorf("delete it again: %v", err)
 	}
 }

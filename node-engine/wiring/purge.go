@@ -25,6 +25,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/files"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -216,7 +217,7 @@ func (p *purge) wipe(token string) error {
 		return err
 	}
 	if p.cfg.FilesDir != "" {
-		if err := os.RemoveAll(p.cfg.filesDir()); err != nil {
+		if err := files.Delete(p.cfg.filesDir()); err != nil {
 			return fmt.Errorf("delete the files of workloads: %w", err)
 		}
 	}
