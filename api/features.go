@@ -15,9 +15,12 @@ const (
 
 // featureTexts are the names of features for people.
 var featureTexts = map[string]string{
-	FeatureFiles:         "files of the SLA",
-	FeatureHealth:        "health checks",
-	FeatureHealthCommand: "health checks by command",
+	FeatureFiles:                     "files of the SLA",
+	FeatureHealth:                    "health checks",
+	FeatureHealthCommand:             "health checks by command",
+	FeatureOfVolume(VolumeLocal):     "volumes of type local",
+	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
+	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -35,5 +38,11 @@ func (m Microservice) Features() []string {
 			out = append(out, FeatureHealthCommand)
 		}
 	}
+	for _, v := range m.Volumes {
+		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	slices.Sort(out)
 	return out
 }
