@@ -22,7 +22,7 @@ const (
 	// The node's link. On an unlimited one the processors of this machine are the limit, which
 	// compute TLS for three hops and not for one.
 	linkRate  = "100mbit"
-	linkDelay = "10ms" // in each direction, of the node's packets only: the round trip
+	linkDelay = 5 * time.Millisecond // in each direction
 
 	accessBytes = 16 << 20
 )
@@ -31,18 +31,24 @@ const (
 // than that of TLS on the link, and the throughput of a port-forward compared with that of TLS.
 func accessToWorkloads(r *run) error {
 	return inRig(r, func(g *rig) error {
-		o := lab.NewOverlay(g, lab.Options{RootArgs: quiet}, quiet...)
-		o.Node(o.First, netlab.None, quiet...)
+		o := &lab.Overlay{Lab: lab.New(g, lab.Options{RootArgs: quiet}), Net: netlab.New(g)}
+		hub, cluster, node := o.Net.Host("hub"), o.Net.Host("c1"), o.Net.Host("n0")
+		hub.Run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+		o.Net.Join(cluster, "eth0", "203.0.113.2/30", hub, "c1", "203.0.113.1/30")
+		cluster.Route("default", "203.0.113.1")
+		o.First = o.Cluster("c1", lab.ClusterOptions{Host: cluster, Address: "203.0.113.2", Args: quiet})
+		o.Net.Slow(node, "eth0", "198.51.100.2/30", hub, "n0", "198.51.100.1/30", linkDelay, 0, 1)
+		node.Route("default", "198.51.100.1")
+		node.Run("tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", linkRate, "burst", "256kb", "latency", "50ms")
+		o.First.Node("n0", lab.NodeOptions{Containers: true, CPUs: 4, Host: node, Overlay: true, Args: quiet})
 		o.Ready(o.First, 1)
 		m := o.Container("source", 1)
 		m.Cmd, m.Environment = []string{"/app", "source"}, []string{"PORT=80"}
 		o.Apply(lab.App("shop", lab.Needing(m, 0.5, 128)))
 		o.Wait("it runs", o.Running("shop", "source", 1))
 		id := o.ID("shop", "source", 0)
-		h := o.Hosts[0]
-		h.Run("tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", linkDelay, "rate", linkRate, "limit", "10000")
 
-		direct, err := newDirect(o)
+		direct, err := newDirect(cluster, node)
 		if err != nil {
 			return err
 		}
@@ -104,7 +110,7 @@ func accessToWorkloads(r *run) error {
 		r.emit(over.record("access.exec.above_network", "ms").atMost(5))
 		r.emit(link.record("access.tls.throughput", "Mbit/s"))
 		f := forwarded.record("access.portforward.throughput", "Mbit/s").over("TLS on the node's link", quantile(link.values, 0.5))
-		r.emit(f.atLeast(0.8*quantile(link.values, 0.5)).noting("link of %s with a round trip of %s; user, root and cluster on this machine", linkRate, linkDelay))
+		r.emit(f.atLeast(0.8*quantile(link.values, 0.5)).noting("link of %s with a round trip of %s; user, root and cluster on this machine", linkRate, 2*linkDelay))
 		return nil
 	})
 }
@@ -143,13 +149,13 @@ type direct struct {
 	ln   net.Listener
 }
 
-func newDirect(o *lab.Overlay) (*direct, error) {
+func newDirect(at, from *netlab.Host) (*direct, error) {
 	srv := httptest.NewTLSServer(nil) // for its certificate
 	cert := srv.TLS.Certificates[0]
 	srv.Close()
 	d := &direct{}
 	var err error
-	o.First.Host().Do(func() { d.ln, err = net.Listen("tcp", "203.0.113.1:0") })
+	at.Do(func() { d.ln, err = net.Listen("tcp", "203.0.113.2:0") })
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +165,7 @@ func newDirect(o *lab.Overlay) (*direct, error) {
 		c, _ := d.ln.Accept()
 		accepted <- c
 	}()
-	o.Hosts[0].Do(func() { node, err = net.Dial("tcp", d.ln.Addr().String()) })
+	from.Do(func() { node, err = net.Dial("tcp", d.ln.Addr().String()) })
 	if err != nil {
 		return nil, err
 	}

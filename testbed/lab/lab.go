@@ -223,9 +223,6 @@ type Cluster struct {
 	host *netlab.Host
 }
 
-// Host returns the cluster's host; nil is this machine.
-func (c *Cluster) Host() *netlab.Host { return c.host }
-
 // ClusterOptions configure a cluster.
 type ClusterOptions struct {
 	Disk int64    // bytes of a separate disk; 0: none
