@@ -171,11 +171,26 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	in.sup.end()
 	if cfg.Remove && err == nil {
 		in.removeCgroups()
-		if err = in.hosts.down(); err == nil {
+		if err = errors.Join(in.hosts.down(), unmountBelow(cfg.Data)); err == nil {
 			err = os.RemoveAll(cfg.Data)
 		}
 	}
 	return err
+}
+
+// unmountBelow unmounts the file systems of nodes below dir, the deepest first.
+func unmountBelow(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return fmt.Errorf("list mounts: %w", err)
+	}
+	var errs []error
+	for _, line := range slices.Backward(slices.Collect(strings.Lines(string(mounts)))) {
+		if at := strings.Fields(line)[1]; strings.HasPrefix(at, dir+"/") {
+			errs = append(errs, syscall.Unmount(at, syscall.MNT_DETACH))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // chooseNetwork chooses the network of containers. An installation keeps its choice. If it is not
@@ -432,7 +447,7 @@ func (in *installation) startNodes(ctx context.Context, a *client.Client) error 
 			token = t.Token
 		}
 		mine := append([]string{
-			"--data", in.dir(name), "--name", name,
+			"--data", in.dir(name), "--name", name, "--files-dir", filepath.Join(in.dir(name), "files"),
 			"--containerd-namespace", "treeline-dev-" + in.tag() + "-" + name,
 			"--process-cgroup-parent", "/" + cgroupPrefix + in.tag() + "/" + name,
 		}, args...)
