@@ -88,8 +88,6 @@ func (f Field) Bounds() string {
 	return strings.Join(parts, "; ")
 }
 
-const untilFiles = "until files arrive"
-
 // The limits of a document. Fields has the others.
 const (
 	MaxSLABytes  = 1 << 20 // of a document; checked before parsing

@@ -238,7 +238,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 	for n := range many {
 		spaces = append(spaces, dataplanetest.NewSpace(t, fmt.Sprintf("c%d", n)))
 	}
-	host.IP("link set tlhold up", "link set tltun up")
+	host.IP(devicesUp...)
 	before := snapshot(host)
 	for kill := range kills {
 		cmd := exec.Command("nsenter", append([]string{"--net=" + host.Path(), os.Args[0], "-test.run=^TestAttachAndDetachRepeatedly$"}, "-test.v")...)
@@ -466,10 +466,14 @@ func benchmark(b *testing.B, attach bool) {
 	}
 }
 
+// devicesUp sets the devices up without link-local addresses, which the kernel would add at any time during
+// a test that compares settings.
+var devicesUp = []string{"link set tlhold addrgenmode none", "link set tltun addrgenmode none", "link set tlhold up", "link set tltun up"}
+
 func TestRemoveRestoresTheHostsSettings(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
 	defer hold(t, host, "tlhold", "tltun")()
-	host.IP("link set tlhold up", "link set tltun up")
+	host.IP(devicesUp...)
 	before := snapshot(host)
 	var was link.Forwarding
 	with(t, host, func(l *link.Links) (err error) {

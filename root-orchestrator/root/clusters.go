@@ -320,7 +320,9 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		return
 	}
 	in := c.apps.Get(id)
-	if o.Volumes && in.Cluster == at && in.Spec.KeepsData() {
+	// A workload that has run has written to its volumes. The node's list of volumes follows later and may be
+	// lost with the instance, when the application is deleted.
+	if started := o.State == api.Running || o.State == api.Completed; (o.Volumes || started) && in.Cluster == at && in.Spec.KeepsData() {
 		c.noteVolumes(id, at)
 	}
 	if o.Position != nil && c.placement.Locate(facts(&in)) {

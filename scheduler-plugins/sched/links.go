@@ -214,7 +214,8 @@ func ConvergenceOf(m *api.Microservice) time.Duration {
 	return convergence(least)
 }
 
-func rigidness(s float64) time.Duration   { return seconds(cmp.Or(max(s, 0), api.DefaultRigidness)) }
+func rigidness(s float64) time.Duration { return seconds(cmp.Or(max(s, 0), api.DefaultRigidness)) }
+
 func convergence(s float64) time.Duration { return seconds(cmp.Or(max(s, 0), api.DefaultConvergence)) }
 
 func seconds(s float64) time.Duration       { return time.Duration(s * float64(time.Second)) }

@@ -102,6 +102,9 @@ func (r *FakeRuntime) enqueue(k wire.Key, do func()) {
 
 // finish answers an order and starts the next one of its key.
 func (r *FakeRuntime) finish(k wire.Key, e wire.WorkloadEvent) {
+	if len(r.queue[k]) == 0 {
+		return // the engine ended meanwhile, for example while the workload was attached
+	}
 	r.tell(e)
 	r.next(k)
 }

@@ -34,10 +34,14 @@ func (m *NodeMachine) hasVolumes() (out []api.NodeVolume) {
 }
 
 // checkVolume checks that an instance does not start with an empty volume while another node has the
-// volume. Volumes of removed nodes and clusters are lost.
+// volume. Volumes of removed nodes and clusters are lost. In another cluster only the volumes count that
+// the root knows: it does not learn of one whose application is deleted first (ADR 0182).
 func (w *World) checkVolume(m *NodeMachine, id api.VolumeID) {
 	for _, c := range w.clusters {
 		if _, known := w.root.core.Cluster(c.id); c.gone || !known {
+			continue
+		}
+		if v, known := w.root.core.Volume(id); c != m.cluster && (!known || v.Cluster != c.id) {
 			continue
 		}
 		for _, n := range c.nodes {
