@@ -15,12 +15,9 @@ const (
 
 // featureTexts are the names of features for people.
 var featureTexts = map[string]string{
-	FeatureFiles:                     "files of the SLA",
-	FeatureHealth:                    "health checks",
-	FeatureHealthCommand:             "health checks by command",
-	FeatureOfVolume(VolumeLocal):     "volumes of type local",
-	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
-	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
+	FeatureFiles:         "files of the SLA",
+	FeatureHealth:        "health checks",
+	FeatureHealthCommand: "health checks by command",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -38,11 +35,5 @@ func (m Microservice) Features() []string {
 			out = append(out, FeatureHealthCommand)
 		}
 	}
-	for _, v := range m.Volumes {
-		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {
-			out = append(out, f)
-		}
-	}
-	slices.Sort(out)
 	return out
 }

@@ -145,7 +145,6 @@ func New(o Options) (*API, error) {
 	a.registerInstances()
 	a.registerAccess()
 	a.registerNet()
-	a.registerVolumes()
 	a.registerClusters()
 	a.registerValues()
 	a.registerTokens()

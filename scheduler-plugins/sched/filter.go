@@ -19,7 +19,6 @@ const (
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
-	ConstraintVolume         = "volume"         // the instance's local volumes are elsewhere
 	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
@@ -53,7 +52,6 @@ const (
 	outStage
 	avoidStage
 	directStage
-	volumeStage
 	privilegedStage
 	virtualizationStage
 	archStage
@@ -83,7 +81,6 @@ var constraintsOf = [fit][]string{
 	outStage:            {ConstraintOut},
 	avoidStage:          {ConstraintAvoid},
 	directStage:         {ConstraintCluster, ConstraintNode},
-	volumeStage:         {ConstraintVolume},
 	privilegedStage:     {ConstraintPrivileged},
 	virtualizationStage: {ConstraintVirtualization},
 	archStage:           {ConstraintArch},
@@ -117,8 +114,6 @@ func (q *query) stageOf(c *Candidate) stage {
 		return avoidStage
 	case !named(q.Request, c):
 		return directStage
-	case q.VolumeAt != "" && q.VolumeAt != c.ID:
-		return volumeStage
 	}
 	// The candidate reaches the furthest stage that one of its rooms reaches.
 	reached := privilegedStage

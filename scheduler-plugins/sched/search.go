@@ -40,12 +40,6 @@ func (s *search) run() {
 	s.labelled = len(q.Labels) > 0
 	s.like.capacityCPU = math.NaN() // equal to no row
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.bounded}
-	if q.VolumeAt != "" {
-		if i, ok := t.at[q.VolumeAt]; ok {
-			s.ask(i)
-		}
-		return
-	}
 	if len(q.Nodes) > 0 {
 		s.named()
 		return

@@ -149,7 +149,7 @@ type kind struct {
 // kindOf returns the kind of an instance. ok is false if its request depends on more than its
 // kind.
 func (m *Machine) kindOf(in *instance, better bool) (k kind, ok bool) {
-	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0 && !in.keepsData()
+	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
 }
 
 // knownMisfit returns the cached explanation why an instance without a node fits nowhere.

@@ -22,7 +22,7 @@ func (m *Machine) tryPlace(in *instance) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if in.awaitsEnd() {
+	if in.exclusive() && in.mustWait() {
 		m.waiting.Add(in.id())
 		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return
@@ -226,9 +226,7 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
 	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
-	if n.take(in); in.keepsData() {
-		in.VolumeNode = id
-	}
+	n.take(in)
 	in.Before = n.account.Booked(in.id())
 	m.settle(in)
 	m.touch(n)
@@ -272,8 +270,6 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	}
 	req, best, ok := m.find(in)
 	switch {
-	case !ok && m.startsOver(in, req):
-		m.stopFirst(in, reason)
 	case !ok && !in.exclusive() && !in.Offered:
 		// Its node keeps trying until the root finds another place.
 		in.Offered = true

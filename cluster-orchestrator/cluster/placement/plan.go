@@ -277,7 +277,6 @@ func (t *tentative) on(id api.NodeID) *node {
 func (t *tentative) give(id api.NodeID, in *instance) {
 	n, key := t.on(id), in.id()+planned
 	t.book(n, key, in.demand.takes.Claim)
-	t.book(n, orphan(in.id()), account.Claim{}) // the claim contains its volumes
 	n.account.Publish(key, in.demand.takes.Ports)
 	t.placed[id]++
 	t.undo = append(t.undo, t.m.pretend(in.id().Service(), id, +1))

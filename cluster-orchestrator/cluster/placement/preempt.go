@@ -119,7 +119,6 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 		)
 	})
 	gone := n.ending()
-	gone[orphan(in.id())] = true // its claim contains its volumes
 	if left != nil {
 		others := left.Minus(n.account.Sum(gone))
 		left = &others
@@ -221,7 +220,6 @@ func (m *Machine) keepRoom(in *instance, n *node) {
 	}
 	n.reserved[in.id()] = in
 	n.account.Book(in.id(), in.demand.takes.Claim)
-	n.bookVolumes(in.id())
 	n.account.Publish(in.id(), in.demand.takes.Ports)
 	m.relations.Expect(in.id(), n.Info.ID)
 }
@@ -239,7 +237,6 @@ func (m *Machine) unreserve(in *instance) {
 	}
 	delete(n.reserved, in.id())
 	n.account.Release(in.id())
-	n.bookVolumes(in.id())
 	m.refresh(n)
 }
 
@@ -258,7 +255,7 @@ func (m *Machine) redeem(n *node) {
 			m.preemptFail[id] = true
 			m.unreserve(in)
 			m.elsewhere(in)
-		case in.awaitsEnd():
+		case in.exclusive() && in.mustWait():
 		case m.fits(in, n, n.without(id)):
 			reason := api.ReasonNone
 			switch {

@@ -104,7 +104,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 		case !m.mayPreempt(in):
 			return // nor may the following ones, which are less urgent
 		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
-			m.asks.Pending(in.id()), in.Reserved != "", in.awaitsEnd():
+			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.mustWait():
 			continue
 		}
 		kind := misfit{service: in.id().Service(), rev: in.Want.SpecRev}
@@ -156,7 +156,7 @@ func (f *misfit) like(m *Machine, in *instance) bool {
 
 // likeSiblings reports whether the instance fits where other instances of its service fit.
 func (in *instance) likeSiblings() bool {
-	return in.Node == "" && in.Reserved == "" && !in.keepsData() && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
+	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
 }
 
 // retryBeyond retries instances that no longer exceed the root's share. They may fit on any
@@ -185,7 +185,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.awaitsEnd() {
+	if m.asks.Pending(in.id()) || in.exclusive() && in.mustWait() {
 		return
 	}
 	if lost := m.nodes[in.Node]; in.stays() && (lost == nil || lost.Silent) && m.returns(in) {

@@ -231,10 +231,6 @@ func (m *Machine) settleLeaving(n *node) {
 		n.release(id)
 		freed = true
 		if in != nil {
-			if in.VolumeNode == n.Info.ID && in.Node != n.Info.ID {
-				in.VolumeNode = "" // from now on, the node's report counts
-				m.save(in)
-			}
 			m.dropVacancy(in, n.Info.ID)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -79,7 +78,6 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		names := c.namesDir(id)
 		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), change(ownNetwork))
 	}
-	opts = append(opts, oci.WithMounts(volumes(w.Mounts)))
 	if w.Files != nil {
 		opts = append(opts, oci.WithMounts(fileMounts(w.Files)))
 	}
@@ -162,22 +160,6 @@ func withReadonlyFile(path, file string) oci.SpecOpts {
 		Destination: path, Type: "bind", Source: file,
 		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 	}})
-}
-
-// volumes returns the mounts of a workload's volumes.
-func volumes(all []runtime.Mount) (out []specs.Mount) {
-	for _, v := range all {
-		m := specs.Mount{Destination: v.Target, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "nosuid", "nodev"}}
-		if v.Source == "" {
-			m.Type, m.Source = "tmpfs", "tmpfs"
-			m.Options = []string{"nosuid", "nodev", "mode=1777", fmt.Sprintf("size=%dm", v.SizeMB)}
-		}
-		if v.ReadOnly {
-			m.Options = append(m.Options, "ro")
-		}
-		out = append(out, m)
-	}
-	return out
 }
 
 // hasSwapAccounting reports whether the kernel limits swap per group. On version 1 a boot parameter

@@ -173,9 +173,6 @@ func failure(action string, k wire.Key, err error) error {
 }
 
 func (r *Runtime) create(w runtime.Workload) error {
-	if len(w.Mounts) > 0 {
-		return runtime.Errorf(api.ReasonNoRuntime, "volumes are not supported for processes")
-	}
 	id := runtime.ID(w.Key)
 	old, err := r.status(id)
 	switch {

@@ -56,9 +56,6 @@ type Instance struct {
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
 
-	VolumeAt  api.ClusterID `json:"-"` // the cluster that has its local volumes; "": none has
-	VolumesMB int64         `json:"-"` // the sum of their sizes
-
 	Displaces bool `json:"-"` // its last placement requires preemption
 }
 
@@ -351,12 +348,6 @@ func (m *Machine) SetReason(id api.InstanceID, r api.Reason) { m.instances[id].R
 
 // SetOffered records whether the instance's cluster wants it elsewhere or is silent.
 func (m *Machine) SetOffered(id api.InstanceID, yes bool) { m.instances[id].Offered = yes }
-
-// SetVolumes sets which cluster has the local volumes of an instance, and the sum of their sizes.
-func (m *Machine) SetVolumes(id api.InstanceID, at api.ClusterID, sizeMB int64) {
-	in := m.instances[id]
-	in.VolumeAt, in.VolumesMB = at, sizeMB
-}
 
 // AddFail records that a cluster gave the instance up because it fails.
 func (m *Machine) AddFail(id api.InstanceID) { m.instances[id].Fails++ }

@@ -100,11 +100,10 @@ type refusals struct {
 	probes   map[api.ClusterID]api.InstanceID // the instance that asks on behalf of all
 }
 
-// common returns the refusals that the instance shares, nil if its SLA is not the newest or if its
-// place depends on its own volumes.
+// common returns the refusals that the instance shares, nil if its SLA is not the newest.
 func (m *Machine) common(in Instance) *refusals {
 	s := m.services[in.ID.Service()]
-	if s == nil || s.spec == nil || s.rev != in.SpecRev || in.Spec.KeepsData() {
+	if s == nil || s.spec == nil || s.rev != in.SpecRev {
 		return nil
 	}
 	if s.refusals.rev != in.SpecRev {
