@@ -94,15 +94,11 @@ func (a *API) openAccess(ctx context.Context, p rights.Principal, r wire.StreamR
 // AccessFromRoot opens a stream to a workload for a request of the root, whose token is valid once and
 // for r only. The stream ends when the token is revoked.
 func (a *API) AccessFromRoot(ctx context.Context, r wire.StreamRequest) (streams.Serve, error) {
-	c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
+	held, p, release, err := a.holdOnce(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	held, release, err := a.grants.Hold(ctx, c.Life, c.Good)
-	if err != nil {
-		return nil, err
-	}
-	stream, err := a.openAccess(held, c.Principal, r)
+	stream, err := a.openAccess(held, p, r)
 	if err != nil {
 		release()
 		return nil, err

@@ -225,18 +225,25 @@ func (a *API) OpenLogs(ctx context.Context, p rights.Principal, r wire.StreamReq
 	return from, nil
 }
 
+// holdOnce checks the token of a stream that the root requests, which is valid once and for r only. The
+// context ends when the token is revoked. The caller releases it.
+func (a *API) holdOnce(ctx context.Context, r wire.StreamRequest) (context.Context, rights.Principal, func(), error) {
+	c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
+	if err != nil {
+		return nil, rights.Principal{}, nil, err
+	}
+	ctx, release, err := a.grants.Hold(ctx, c.Life, c.Good)
+	return ctx, c.Principal, release, err
+}
+
 // LogsFromRoot is OpenLogs for a request of the root, whose token is valid once and for r
 // only. The stream ends when the token is revoked.
 func (a *API) LogsFromRoot(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
-	c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
+	ctx, p, release, err := a.holdOnce(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	ctx, release, err := a.grants.Hold(ctx, c.Life, c.Good)
-	if err != nil {
-		return nil, err
-	}
-	from, err := a.OpenLogs(ctx, c.Principal, r)
+	from, err := a.OpenLogs(ctx, p, r)
 	if err != nil {
 		release()
 		return nil, err
