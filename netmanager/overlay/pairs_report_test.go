@@ -180,7 +180,7 @@ func TestOnlyChangedPairsAreReported(t *testing.T) {
 	tells(30*ms, 30*ms)
 	for range 2 {
 		if up := messages(w.step(Sampled{[]Flow{flow(client, one, 60*ms)}})); len(up) != 0 {
-			t.Errorf("too soon it is reported %+v", up)
+			t.Errorf("reported %+v before the report was due, want nothing", up)
 		}
 	}
 	if up := messages(w.answer(wire.NetDown{RequestHeld: true})); len(up) != 1 || len(up[0].Between) != 1 {

@@ -134,7 +134,7 @@ func TestBindsAsSeldomAsTheNATAllows(t *testing.T) {
 			s.step()
 		}
 		if s.b.lifetime > c.lives {
-			t.Errorf("mappings live %v, the binder assumes %v, want at most that", c.lives, s.b.lifetime)
+			t.Errorf("lifetime of mappings = %v, want at most the real %v", s.b.lifetime, c.lives)
 		}
 		s.sent = 0
 		s.run(time.Hour)
