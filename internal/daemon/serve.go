@@ -147,7 +147,7 @@ func (p peerListener) Close() error {
 // server returns a server whose connections and streams buffer at most so many bytes that were not read.
 func server(ctx context.Context, h http.Handler, tc *tls.Config, lim limits, conn, stream int) *http.Server {
 	return &http.Server{
-		Handler: lim.wrap(h), TLSConfig: tc,
+		Handler: lim.wrap(h), TLSConfig: tc.Clone(), // net/http writes to it
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       gate.Context,
 		ReadHeaderTimeout: lim.header,

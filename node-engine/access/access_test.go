@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	goruntime "runtime"
 	"strings"
@@ -276,6 +277,12 @@ func TestForwardedConnectionsLeaveRoomForOthers(t *testing.T) {
 func TestAForwardStaysInTheNamespace(t *testing.T) {
 	programtest.NeedRoot(t)
 	programtest.Need(t, "ip")
+	// Not by /proc/self/ns/net: that is the namespace of the main thread, which may be the one below.
+	machine, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer machine.Close()
 	path, listener := make(chan string), make(chan net.Listener)
 	end := make(chan struct{})
 	go func() {
@@ -316,7 +323,7 @@ func TestAForwardStaysInTheNamespace(t *testing.T) {
 		}
 		t.Errorf("a port of the machine: got %v, want it refused", err)
 	}
-	if _, err := dial(t.Context(), "/proc/self/ns/net", at(outside)); !errors.Is(err, api.ErrNotFound) {
+	if _, err := dial(t.Context(), fmt.Sprintf("/proc/self/fd/%d", machine.Fd()), at(outside)); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("the machine's namespace: got %v, want ErrNotFound", err)
 	}
 	// The threads that dialled are back in the machine's namespace.
