@@ -169,17 +169,17 @@ type Aggregate struct {
 	Unplaced int `json:"unplaced,omitempty"`
 	// Latency is its nodes' extent in the latency space; nil: unknown or hidden.
 	Latency *CoordSpread `json:"latency,omitempty"`
-	// Yields are the resources that preemption could free, by urgency, if the cluster allows
+	// Preemptible are the resources that preemption could free, by urgency, if the cluster allows
 	// it.
-	Yields []Yield `json:"yields,omitempty"`
+	Preemptible []Preemptible `json:"yields,omitempty"`
 	// Features are the features of SLAs that at least one of its nodes supports, sorted. A cluster of
 	// an earlier release reports none.
 	Features []string `json:"features,omitempty"`
 }
 
-// Yield is the resources that an instance could get if all less urgent ones were evicted. It does
+// Preemptible is the resources that an instance could get if all less urgent ones were evicted. It does
 // not include devices and ports.
-type Yield struct {
+type Preemptible struct {
 	Urgency int       `json:"urgency"` // index in Priorities
 	Free    Resources `json:"free"`    // Σ over the nodes that take work
 	Largest Resources `json:"largest"` // per resource the maximum on one of these nodes

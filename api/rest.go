@@ -110,10 +110,10 @@ type InstancePlan struct {
 	// Headroom is what is left at its place for each requirement of the SLA: "memory 3.2 GiB",
 	// "latency 12 ms of 20".
 	Headroom []string `json:"headroom,omitempty"`
-	// Displaces says that less urgent instances would be evicted. MakeWay are those of them that
+	// Preempts says that less urgent instances would be evicted. Preempted are those of them that
 	// the user may see, and Others is the number of the rest.
-	Displaces bool         `json:"displaces,omitempty"`
-	MakeWay   []InstanceID `json:"make_way,omitempty"`
+	Preempts  bool         `json:"displaces,omitempty"`
+	Preempted []InstanceID `json:"make_way,omitempty"`
 	Others    int          `json:"others,omitempty"`
 	// Why is why it would wait. It is about the nodes of Cluster, which was asked last, or about
 	// clusters if Cluster is empty.

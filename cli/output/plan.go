@@ -99,7 +99,7 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 // preempted prints the instances that would be evicted for an instance.
 func preempted(b *strings.Builder, p Printer, i api.InstancePlan) {
 	var who []string
-	for _, id := range i.MakeWay {
+	for _, id := range i.Preempted {
 		who = append(who, p.Short(Clean(string(id))))
 	}
 	if i.Others > 0 {
@@ -160,7 +160,7 @@ var Plans = Table[api.InstancePlan]{
 func would(i api.InstancePlan) string {
 	what := map[string]string{"place": "be placed", "replace": "be replaced"}[i.Action]
 	switch {
-	case i.Displaces:
+	case i.Preempts:
 		return "preempt others"
 	case what != "" && i.After > 0:
 		return what + " after at most " + seconds(i.After)

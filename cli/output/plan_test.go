@@ -29,7 +29,7 @@ var planned = api.Plan{
 				{ID: "acme/video.prod.detect.v1#2", Action: "wait", Why: &nowhere.Root},
 				{ID: "acme/video.prod.store.v1#0", Action: "place", Cluster: "osaka", Score: 0.5},
 				{ID: "acme/video.prod.detect.v1#3", Action: "place", Cluster: "munich", Node: "n09", After: 2.5, Headroom: []string{"latency -8.0 ms of 20 to store"}},
-				{ID: "acme/video.prod.store.v1#2", Action: "place", Cluster: "munich", Node: "n08", Displaces: true, MakeWay: []api.InstanceID{"acme/shop.prod.web.v1#0", "acme/shop.prod.web.v1#1"}, Others: 1},
+				{ID: "acme/video.prod.store.v1#2", Action: "place", Cluster: "munich", Node: "n08", Preempts: true, Preempted: []api.InstanceID{"acme/shop.prod.web.v1#0", "acme/shop.prod.web.v1#1"}, Others: 1},
 				{ID: "acme/video.prod.store.v1#1", Action: "wait", Cluster: "munich", Why: &nowhere.Clusters[0].Answer},
 				{ID: "acme/video.prod.pre.v1#0", Action: "stay", Cluster: "munich"},
 				{ID: "acme/video.prod.old.v1#0", Action: "stop", Cluster: "dublin\x1b[2J"},

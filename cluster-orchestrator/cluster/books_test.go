@@ -19,7 +19,7 @@ func (w *world) checkBooks() {
 	var rootWanted, rootKnown api.Digest
 	for id, in := range w.records() {
 		if !in.Local && !in.Leaving {
-			rootWanted = rootWanted.Toggle(in.Want.Digest())
+			rootWanted = rootWanted.Toggle(in.Desired.Digest())
 		}
 		if v := w.observed(id); !v.Stopped {
 			rootKnown = rootKnown.Toggle(v.Digest())

@@ -59,7 +59,7 @@ func (w *world) capNotices() (out []string) {
 func TestAReportAboveTheCapsIsReducedToThem(t *testing.T) {
 	most := api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100, InMbit: 10, OutMbit: 5}
 	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{
-		Most: most, Devices: map[string]int{"gpu": 1}, Runtimes: []string{"container"}, Privileged: nodecaps.Deny,
+		Max: most, Devices: map[string]int{"gpu": 1}, Runtimes: []string{"container"}, Privileged: nodecaps.Deny,
 	}})
 	check := func(when string) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestAReportAboveTheCapsIsReducedToThem(t *testing.T) {
 		large.Instance: "vcpus", deep.Instance: "privileged",
 	} {
 		in := w.record(id)
-		why := w.c.WhyOf(api.WhyRequest{Instance: id, Spec: in.Want.Spec})
+		why := w.c.WhyOf(api.WhyRequest{Instance: id, Spec: in.Desired.Spec})
 		if in.Node != "" || why.Nearest == nil || why.Nearest.Constraint != want {
 			t.Errorf("%s is on %q: %+v", id, in.Node, why.Nearest)
 			continue
@@ -108,7 +108,7 @@ func TestAReportAboveTheCapsIsReducedToThem(t *testing.T) {
 
 // TestAReportAboveTheCapsIsNotedOnce: a hostile node changes its claims with every report.
 func TestAReportAboveTheCapsIsNotedOnce(t *testing.T) {
-	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}})
+	w := cappedWorld(t, 1, nodecaps.Policy{Default: nodecaps.Caps{Max: api.Resources{MilliCPU: 2000, MemoryMB: 1024}}})
 	if got := w.capNotices(); len(got) != 1 || !strings.Contains(got[0], "node n0 reports more than its caps") ||
 		!strings.Contains(got[0], "memory (reports 4096 MiB, 1024 MiB is used)") {
 		t.Fatalf("after the start under caps: %q", got)
@@ -199,7 +199,7 @@ func TestNodesFromBeforeTheCapsStayPrivileged(t *testing.T) {
 // TestCapsOfTheOperatorAndTheConfigurationBothApply: the lower cap counts, also after a restart and
 // another join. Running instances stay. Lifting the order leaves the configured caps.
 func TestCapsOfTheOperatorAndTheConfigurationBothApply(t *testing.T) {
-	w := cappedWorld(t, 2, nodecaps.Policy{Default: nodecaps.Caps{Most: api.Resources{MilliCPU: 2000, MemoryMB: 1024}, Devices: map[string]int{"gpu": 2}}})
+	w := cappedWorld(t, 2, nodecaps.Policy{Default: nodecaps.Caps{Max: api.Resources{MilliCPU: 2000, MemoryMB: 1024}, Devices: map[string]int{"gpu": 2}}})
 	w.describes("n0", greedy)
 	w.describes("n1", func(i *api.NodeInfo) { i.Capacity = api.Resources{MilliCPU: 1, MemoryMB: 1} })
 	runs := assignment(0, 1, spec(0.5, 512))
@@ -245,7 +245,7 @@ func TestCapsOfTheOperatorAndTheConfigurationBothApply(t *testing.T) {
 	w.wants(runs, more)
 	w.beat()
 	in := w.record(more.Instance)
-	why := w.c.WhyOf(api.WhyRequest{Instance: more.Instance, Spec: in.Want.Spec})
+	why := w.c.WhyOf(api.WhyRequest{Instance: more.Instance, Spec: in.Desired.Spec})
 	if in.Node != "" || !slices.ContainsFunc(why.Candidates, func(r api.Rejection) bool {
 		return r.Candidate == "n0" && r.Constraint == "memory" && strings.HasSuffix(r.Have, " (capped)")
 	}) {

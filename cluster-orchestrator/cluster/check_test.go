@@ -83,8 +83,8 @@ func TestAnInstanceWhoseZoneBecomesSharedMoves(t *testing.T) {
 			// Without a better place the instances stay, and the root may look elsewhere.
 			w.relabelled("n1", inZone("a"))
 			follow(time.Minute)
-			if in := w.record(other); moved(start) != 0 || !in.Offered || in.State != api.Running {
-				t.Fatalf("%d moves to nowhere; it is %s, offered %v", moved(start), in.State, in.Offered)
+			if in := w.record(other); moved(start) != 0 || !in.HandedBack || in.State != api.Running {
+				t.Fatalf("%d moves to nowhere; it is %s, offered %v", moved(start), in.State, in.HandedBack)
 			}
 			w.step(Cordon{"n3", false}) // not a better place
 			follow(time.Minute)
@@ -100,8 +100,8 @@ func TestAnInstanceWhoseZoneBecomesSharedMoves(t *testing.T) {
 				t.Errorf("%d moves, to %q and %q", moved(start), a, b)
 			}
 			for id, in := range w.records() {
-				if in.Violated != "" || in.Offered || in.Strained || in.State != api.Running {
-					t.Errorf("%s is %s, violated %q, offered %v", id, in.State, in.Violated, in.Offered)
+				if in.Violated != "" || in.HandedBack || in.NoBetterNode || in.State != api.Running {
+					t.Errorf("%s is %s, violated %q, offered %v", id, in.State, in.Violated, in.HandedBack)
 				}
 			}
 		})

@@ -192,17 +192,17 @@ func (c *Core) expire() {
 		case effects.Violated:
 			c.judge(k.Instance)
 		case effects.Search:
-			c.place.Searched(k.Instance)
+			c.place.RetryInstance(k.Instance)
 		case effects.User:
-			c.measured(c.latency.UserDue(k.Name))
+			c.retryMeasured(c.latency.UserDue(k.Name))
 		case effects.Ask:
 			c.place.AskDue(k.Instance)
 		case effects.Peers:
 			if c.latency.ChoosePeers(k.Node) {
-				c.netbook.Tell(k.Node)
+				c.netbook.MarkDue(k.Node)
 			}
 		case effects.Pairs:
-			c.measured(latency.Result{Changed: c.latency.ExpirePairs()})
+			c.retryMeasured(latency.Result{Changed: c.latency.ExpirePairs()})
 		case effects.Accept:
 			c.unaccepted(k.Instance)
 		}
@@ -226,7 +226,7 @@ func (c *Core) route() {
 		}
 	}
 	for id := range ch.Shown {
-		c.uplink.Show(id)
+		c.uplink.MarkChanged(id)
 	}
 	if ch.Report {
 		c.uplink.Due()
@@ -234,11 +234,11 @@ func (c *Core) route() {
 	c.uplink.Toggle(ch.Wanted, ch.Known)
 	maps.Copy(c.places, ch.Places)
 	maps.Copy(c.instances, ch.Instances)
-	for id := range ch.Tell {
-		c.netbook.Tell(id)
+	for id := range ch.Remeasure {
+		c.netbook.MarkDue(id)
 	}
 	for _, s := range ch.Sums {
-		c.uplink.RoomChanged(roomOf(s), s.Much)
+		c.uplink.TotalsChanged(totalsOf(s), s.NodesChanged)
 	}
 	for _, text := range ch.Faults {
 		c.uplink.Notice(api.ReasonNoScheduler, text)

@@ -48,7 +48,7 @@ func TestANodeWithoutAddressesGetsNoMore(t *testing.T) {
 	id := w.c.Instances()[last].ID
 	w.expect(id.Number(), api.Requested, "")
 	in := w.record(id)
-	if want := "0 of 2 nodes fit · 2 address (need an address on the node's network, have none left)"; in.Detail != want || !in.Offered {
+	if want := "0 of 2 nodes fit · 2 address (need an address on the node's network, have none left)"; in.Detail != want || !in.HandedBack {
 		t.Errorf("it says %q", in.Detail)
 	}
 	// A process uses its node's own network.

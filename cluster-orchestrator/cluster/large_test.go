@@ -169,7 +169,7 @@ func TestAMassOfViolationsIsRelievedAtAPace(t *testing.T) {
 			}
 			relieved := func() (n int) {
 				for _, id := range l.c.place.IDs() {
-					if in, _ := l.c.place.Record(id); in.Strained || len(in.Moves) > 0 {
+					if in, _ := l.c.place.Record(id); in.NoBetterNode || len(in.Moves) > 0 {
 						n++
 					}
 				}

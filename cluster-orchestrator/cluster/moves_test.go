@@ -32,15 +32,15 @@ func TestMovesInOtherClustersCountTowardsTheLimit(t *testing.T) {
 		t.Errorf("after three moves elsewhere it moved %d times", n)
 	}
 	in := w.record(web.Instance(0))
-	if n := len(w.observed(in.Want.Instance).Moves); n != 4 {
+	if n := len(w.observed(in.Desired.Instance).Moves); n != 4 {
 		t.Errorf("the root is told of %d moves", n)
 	}
 	for id, n := range w.nodes {
-		if moves := n.want[in.Want.Instance].Moves; moves != nil {
+		if moves := n.want[in.Desired.Instance].Moves; moves != nil {
 			t.Errorf("the assignment sent to node %s has moves %v, want none", id, moves)
 		}
 	}
-	if in.Want.Moves != nil {
+	if in.Desired.Moves != nil {
 		t.Error("its node is told")
 	}
 }

@@ -31,7 +31,7 @@ func (c *Core) flushNetwork() {
 	for _, p := range places {
 		hosted, backend := c.place.Backend(p)
 		if c.netbook.SetPlace(p, hosted, backend) && c.place.Linked(p.Instance.Service().App()) {
-			c.netbook.Tell(p.Node) // it may have to measure other services now
+			c.netbook.MarkDue(p.Node) // it may have to measure other services now
 		}
 	}
 	clear(c.places)
@@ -39,7 +39,7 @@ func (c *Core) flushNetwork() {
 }
 
 func (in NetUp) apply(c *Core) error {
-	return within(c, in.Node, in.NetUp, func(up wire.NetUp) { c.netUp(in.Node, up) })
+	return takeBounded(c, in.Node, in.NetUp, func(up wire.NetUp) { c.netUp(in.Node, up) })
 }
 
 func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
@@ -59,7 +59,7 @@ func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
 	if slices.ContainsFunc(up.Between, func(p wire.NetPair) bool { return p.Cluster != "" }) {
 		targets = c.place.Targets(id)
 	}
-	c.measured(latency.Result{Changed: c.latency.Report(id, up.Between, targets)})
+	c.retryMeasured(latency.Result{Changed: c.latency.Report(id, up.Between, targets)})
 }
 
 // networkChanged passes the result of a netbook call to the other sub-machines.
@@ -78,7 +78,7 @@ func (c *Core) networkChanged(r netbook.Result) {
 	}
 	for _, id := range r.Members {
 		for _, by := range c.latency.MeasuredBy(id) {
-			c.netbook.Tell(by)
+			c.netbook.MarkDue(by)
 		}
 	}
 	if r.Report {
@@ -101,7 +101,7 @@ func (c *Core) Lease(id api.NodeID) (wire.NetLease, bool) { return c.netbook.Lea
 func (c *Core) Interest() (all, open int) { return c.netbook.Totals() }
 
 func (in NodeProbed) apply(c *Core) error {
-	return within(c, in.Node, in.Probed, func(p wire.Probed) { c.measured(c.latency.Probed(in.Node, p)) })
+	return takeBounded(c, in.Node, in.Probed, func(p wire.Probed) { c.retryMeasured(c.latency.Probed(in.Node, p)) })
 }
 
 func (in Ranked) apply(c *Core) error {
@@ -109,13 +109,13 @@ func (in Ranked) apply(c *Core) error {
 	return nil
 }
 
-// measured retries placements that depend on new measurements.
-func (c *Core) measured(r latency.Result) {
+// retryMeasured retries placements that depend on new measurements.
+func (c *Core) retryMeasured(r latency.Result) {
 	if r.Changed {
 		c.place.Invalidate()
 	}
 	for _, id := range r.Measured {
-		c.place.Searched(id)
+		c.place.RetryInstance(id)
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *Core) latencyFacts(id api.NodeID) {
 
 // saveNode saves a node's document, which combines the state of three sub-machines.
 func (c *Core) saveNode(id api.NodeID) {
-	c.members.Save(id, membership.Kept{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id)})
+	c.members.Save(id, membership.Extra{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id)})
 }
 
 func (c *Core) restoreNode(data []byte) error {
@@ -109,7 +109,7 @@ func (c *Core) nodeInfo(info api.NodeInfo) {
 func (c *Core) described(id api.NodeID) {
 	n, _ := c.members.Node(id)
 	c.place.DescribeNode(n)
-	for _, in := range c.place.Watched(id) {
+	for _, in := range c.place.ConstrainedOn(id) {
 		if c.place.On(in, id) {
 			c.judge(in)
 		}
@@ -125,9 +125,9 @@ func (c *Core) noticeCaps(id api.NodeID) {
 	}
 }
 
-// boots handles the boot number in a message of a node. It returns false if the message is
+// acceptBoot handles the boot number in a message of a node. It returns false if the message is
 // of an earlier boot or of an unknown node.
-func (c *Core) boots(id api.NodeID, boot uint64) bool {
+func (c *Core) acceptBoot(id api.NodeID, boot uint64) bool {
 	fresh, ok := c.members.Boot(id, boot)
 	if fresh {
 		c.sync(id)
@@ -137,12 +137,12 @@ func (c *Core) boots(id api.NodeID, boot uint64) bool {
 }
 
 func (in NodeAlive) apply(c *Core) error {
-	return within(c, in.Node, in.Alive, func(a wire.Alive) { c.nodeAlive(in.Node, a) })
+	return takeBounded(c, in.Node, in.Alive, func(a wire.Alive) { c.nodeAlive(in.Node, a) })
 }
 
 // nodeAlive handles a heartbeat. Its cost does not depend on the cluster's size.
 func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
-	if !c.boots(id, a.Boot) {
+	if !c.acceptBoot(id, a.Boot) {
 		return
 	}
 	r, ok := c.members.Alive(id, a)
@@ -161,10 +161,12 @@ func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
 	c.place.Alive(id, a, r, c.members.Digest(id))
 }
 
-func (in NodeReport) apply(c *Core) error { return within(c, in.Node, in.NodeReport, c.nodeReport) }
+func (in NodeReport) apply(c *Core) error {
+	return takeBounded(c, in.Node, in.NodeReport, c.nodeReport)
+}
 
 func (c *Core) nodeReport(r wire.NodeReport) {
-	if !c.boots(r.Node, r.Boot) || !c.place.Acknowledge(r) {
+	if !c.acceptBoot(r.Node, r.Boot) || !c.place.Acknowledge(r) {
 		return
 	}
 	if r.Info != nil {
@@ -234,7 +236,7 @@ func (c *Core) unaccepted(id api.InstanceID) {
 // removeNode removes a node. deleted means that the node has deleted its workloads, so
 // that the checks against running an instance twice are not needed.
 func (c *Core) removeNode(id api.NodeID, deleted bool) error {
-	if err := c.known(id); err != nil {
+	if err := c.checkKnown(id); err != nil {
 		return err
 	}
 	if !deleted {
@@ -258,14 +260,14 @@ func (c *Core) removeNode(id api.NodeID, deleted bool) error {
 func (in RemoveNode) apply(c *Core) error { return c.removeNode(in.Node, false) }
 
 func (in NodeLeft) apply(c *Core) error {
-	if c.known(in.Node) != nil {
+	if c.checkKnown(in.Node) != nil {
 		return nil
 	}
 	return c.removeNode(in.Node, true)
 }
 
-// known returns api.ErrNotFound unless the node exists.
-func (c *Core) known(id api.NodeID) error {
+// checkKnown returns api.ErrNotFound unless the node exists.
+func (c *Core) checkKnown(id api.NodeID) error {
 	if _, ok := c.members.Node(id); !ok {
 		return c.members.NotFound(id)
 	}
@@ -273,7 +275,7 @@ func (c *Core) known(id api.NodeID) error {
 }
 
 func (in Cordon) apply(c *Core) error {
-	if err := c.known(in.Node); err != nil {
+	if err := c.checkKnown(in.Node); err != nil {
 		return err
 	}
 	purged := c.members.Cordon(in.Node, in.On)
@@ -286,7 +288,7 @@ func (in Cordon) apply(c *Core) error {
 }
 
 func (in CapNode) apply(c *Core) error {
-	if err := c.known(in.Node); err != nil {
+	if err := c.checkKnown(in.Node); err != nil {
 		return err
 	}
 	if err := c.members.SetCaps(in.Node, in.Caps); err != nil {
@@ -297,7 +299,7 @@ func (in CapNode) apply(c *Core) error {
 }
 
 func (in Drain) apply(c *Core) error {
-	if err := c.known(in.Node); err != nil {
+	if err := c.checkKnown(in.Node); err != nil {
 		return err
 	}
 	c.members.Drain(in.Node)
@@ -308,7 +310,7 @@ func (in Drain) apply(c *Core) error {
 
 // apply sets Purge in the node's desired set and drains the node by force.
 func (in PurgeNode) apply(c *Core) error {
-	if err := c.known(in.Node); err != nil {
+	if err := c.checkKnown(in.Node); err != nil {
 		return err
 	}
 	if c.members.Purge(in.Node) {
@@ -321,10 +323,10 @@ func (in PurgeNode) apply(c *Core) error {
 }
 
 func (in NodePurging) apply(c *Core) error {
-	if err := c.known(in.Node); err != nil {
+	if err := c.checkKnown(in.Node); err != nil {
 		return err
 	}
-	return within(c, in.Node, in.NodePurging, func(p wire.NodePurging) {
+	return takeBounded(c, in.Node, in.NodePurging, func(p wire.NodePurging) {
 		c.members.PurgeFailed(in.Node, p.Failed)
 		c.sync(in.Node)
 	})
@@ -366,10 +368,10 @@ func (c *Core) relieveDue() {
 	}
 }
 
-// within removes the values that are out of bounds from a node's message and passes the rest
+// takeBounded removes the values that are out of bounds from a node's message and passes the rest
 // to take. It counts the removed values and notifies the operator at most once a minute. It
 // returns api.ErrInvalid for a message that is refused as a whole.
-func within[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
+func takeBounded[M bounds.Message](c *Core, id api.NodeID, m M, take func(M)) error {
 	m, bad, ok := bounds.Apply(m)
 	if text := c.members.Refused(id, bad); text != "" {
 		c.uplink.Notice(api.ReasonOutOfBounds, text)

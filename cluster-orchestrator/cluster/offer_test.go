@@ -51,7 +51,7 @@ func TestFreedShareIsUsedAtOnce(t *testing.T) {
 	w.beat()
 	w.wants(on(1, "n1", false), on(2, "n1", true))
 	w.pass(10 * time.Second)
-	if a, b := w.at(1), w.at(2); a.Node != "" || b.Node != "" || !w.record(web.Instance(2)).Bound {
+	if a, b := w.at(1), w.at(2); a.Node != "" || b.Node != "" || !w.record(web.Instance(2)).AwaitsOffer {
 		t.Fatalf("beyond the share they are on %q and %q", a.Node, b.Node)
 	}
 	w.drops(web.Instance(0))
@@ -138,7 +138,7 @@ func TestWhyNamesTheBlockingReasonFirst(t *testing.T) {
 			w.wants(classed(1, 2, "normal", 2))
 			return web.Instance(1)
 		}, 2},
-		placement.ConstraintBound: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
+		placement.ConstraintAwaitsOffer: {func(c *Config) { c.Offer.Share = 0.3 }, func(w *world) api.InstanceID {
 			w.wants(classed(0, 1, "normal", 2))
 			w.wants(alone(classed(1, 2, "normal", 2)))
 			w.drops(web.Instance(0))
@@ -192,7 +192,7 @@ func TestARoundedOfferExcludesNoInstanceThatFits(t *testing.T) {
 	for what, got := range map[string]int64{
 		"the largest place":           a.Largest.MilliCPU,
 		"the largest of its kind":     a.Slots[0].Largest.MilliCPU,
-		"half of the largest to come": a.Yields[0].Largest.MilliCPU / 2,
+		"half of the largest to come": a.Preemptible[0].Largest.MilliCPU / 2,
 		"a quarter of all":            a.Free.MilliCPU / 4,
 		"a quarter of its kind":       a.Slots[0].Free.MilliCPU / 4,
 	} {
@@ -265,10 +265,10 @@ func TestAPlanNamesTheInstancesToPreempt(t *testing.T) {
 		}
 		ways := map[api.InstanceID]bool{}
 		for i, v := range got[:3] {
-			if v.Action != "place" || !v.Displaces || len(v.MakeWay) != 1 || v.Node == "" || (v.Node == low) != (i < 2) || len(v.Headroom) != 2 {
+			if v.Action != "place" || !v.Preempts || len(v.Preempted) != 1 || v.Node == "" || (v.Node == low) != (i < 2) || len(v.Headroom) != 2 {
 				t.Errorf("%d: %+v", i, v)
 			}
-			for _, id := range v.MakeWay {
+			for _, id := range v.Preempted {
 				ways[id] = true
 			}
 		}
@@ -281,7 +281,7 @@ func TestAPlanNamesTheInstancesToPreempt(t *testing.T) {
 		// The result agrees with the plan.
 		m := req.Instances[0]
 		w.wants(wire.Assignment{Instance: m.Instance, Epoch: api.EpochOf(2, 0), SpecRev: 2, Spec: m.Spec})
-		if in := w.record(m.Instance); in.Reserved != got[0].Node || w.nodeOf(got[0].MakeWay[0]) != "" {
+		if in := w.record(m.Instance); in.Reserved != got[0].Node || w.nodeOf(got[0].Preempted[0]) != "" {
 			t.Errorf("planned %+v, done: reserved on %q", got[0], in.Reserved)
 		}
 	}

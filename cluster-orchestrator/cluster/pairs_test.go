@@ -70,7 +70,7 @@ func TestTCPMeasurementsPrecedeCoordinates(t *testing.T) {
 	}
 	w.measures("n3", ms(pre, web, next, 40))
 	w.pass(time.Minute)
-	if w.at(0).Node != next || !w.record(web.Instance(0)).Strained {
+	if w.at(0).Node != next || !w.record(web.Instance(0)).NoBetterNode {
 		t.Errorf("it goes back to %s, where it was no better", w.at(0).Node)
 	}
 	w.checkBooks()

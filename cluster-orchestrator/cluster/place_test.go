@@ -366,8 +366,8 @@ func TestMoveIsMakeBeforeBreak(t *testing.T) {
 	}
 	w.beat()
 	w.expect(0, api.Running, third.Node)
-	if w.beat(); runs(first.Node, first.Epoch) || len(w.record(web.Instance(0)).Vacancies) != 0 {
-		t.Fatalf("it still stays: %+v", w.record(web.Instance(0)).Vacancies)
+	if w.beat(); runs(first.Node, first.Epoch) || len(w.record(web.Instance(0)).OldPlacements) != 0 {
+		t.Fatalf("it still stays: %+v", w.record(web.Instance(0)).OldPlacements)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestAMoveWhoseNewNodeIsLostContinuesOnTheOldNode(t *testing.T) {
 		w.expect(0, api.Running, first.Node)
 		w.nodes[second.Node].off = false
 		w.pass(4 * time.Second)
-		if w.expect(0, api.Running, first.Node); len(w.nodes[second.Node].has) != 0 || len(w.record(web.Instance(0)).Vacancies) != 0 {
+		if w.expect(0, api.Running, first.Node); len(w.nodes[second.Node].has) != 0 || len(w.record(web.Instance(0)).OldPlacements) != 0 {
 			t.Errorf("%s: it runs twice", undrain)
 		}
 		w.checkBooks()

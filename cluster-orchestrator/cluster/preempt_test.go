@@ -71,7 +71,7 @@ func TestPreemptibleResourcesAreReported(t *testing.T) {
 	w.wants(classed(0, 1, "low", 3), classed(1, 1, "normal", 4))
 	w.beat()
 	for range 2 {
-		got := w.c.Aggregate().Yields
+		got := w.c.Aggregate().Preemptible
 		if len(got) != 3 || got[0].Urgency != 1 || got[0].Free.MilliCPU != 4000 || got[0].Largest.MilliCPU != 4000 ||
 			got[1].Free.MilliCPU != 8000 || got[2].Free.MilliCPU != 8000 || got[2].Largest.MilliCPU != 4000 {
 			t.Fatalf("%+v", got)
@@ -81,7 +81,7 @@ func TestPreemptibleResourcesAreReported(t *testing.T) {
 	}
 	w.drops(web.Instance(0), web.Instance(1))
 	w.pass(5 * time.Second)
-	if got := w.c.Aggregate().Yields; got != nil {
+	if got := w.c.Aggregate().Preemptible; got != nil {
 		t.Errorf("of an empty cluster: %+v", got)
 	}
 }
@@ -181,7 +181,7 @@ func TestAnInstanceOfADrainedNodePreemptsOthers(t *testing.T) {
 	w, own, other := crowd(t, nil)
 	w.step(Drain{Node: own})
 	in := w.record(web.Instance(0))
-	if in.Node != own || in.Reserved != other || in.Offered || w.at(1).Node+w.at(2).Node != "" {
+	if in.Node != own || in.Reserved != other || in.HandedBack || w.at(1).Node+w.at(2).Node != "" {
 		t.Fatalf("it is on %q with capacity reserved on %q, the others on %q and %q", in.Node, in.Reserved, w.at(1).Node, w.at(2).Node)
 	}
 	w.checkBooks()
@@ -230,7 +230,7 @@ func TestAnInstanceStaysIfTheDrainEnds(t *testing.T) {
 				t.Errorf("%s: %s keeps %s reserved", name, n.ID, n.Reserved)
 			}
 		}
-		if in, ok := w.c.place.Record(web.Instance(0)); ok && in.State != api.Running && in.Want.SpecRev == 1 {
+		if in, ok := w.c.place.Record(web.Instance(0)); ok && in.State != api.Running && in.Desired.SpecRev == 1 {
 			t.Errorf("%s: it is %s on %q", name, in.State, in.Node)
 		}
 	}
@@ -271,8 +271,8 @@ func TestAViolatedInstancePreemptsOthers(t *testing.T) {
 		}
 		in := w.record(web.Instance(0))
 		if !may {
-			if in.Node != own || !in.Offered {
-				t.Errorf("without permission it is on %q, offered %v", in.Node, in.Offered)
+			if in.Node != own || !in.HandedBack {
+				t.Errorf("without permission it is on %q, offered %v", in.Node, in.HandedBack)
 			}
 			continue
 		}
@@ -366,7 +366,7 @@ func TestPreemptionNeverHitsEquals(t *testing.T) {
 		// No instance waits while a less urgent one that is at least as large runs.
 		for _, id := range w.c.place.Inspect().Waiting {
 			for other := range urgency {
-				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.record(other).Want.Spec.VCPUs >= w.record(id).Want.Spec.VCPUs {
+				if w.nodeOf(other) != "" && urgency[other] < urgency[id] && w.record(other).Desired.Spec.VCPUs >= w.record(id).Desired.Spec.VCPUs {
 					t.Fatalf("seed %d: %s waits although %s runs", seed, id, other)
 				}
 			}
@@ -458,8 +458,8 @@ func TestAReservationCountsForSpread(t *testing.T) {
 		w.wants(a)
 		w.checkBooks()
 	}
-	if in := w.record(pre.Instance(1)); in.Reserved != "" || !in.Offered {
-		t.Errorf("for the second capacity is reserved on %q, offered %v: %s", in.Reserved, in.Offered, in.Detail)
+	if in := w.record(pre.Instance(1)); in.Reserved != "" || !in.HandedBack {
+		t.Errorf("for the second capacity is reserved on %q, offered %v: %s", in.Reserved, in.HandedBack, in.Detail)
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()
@@ -503,7 +503,7 @@ func TestPreemptionStaysWithinTheRootsShare(t *testing.T) {
 	w := line(t, 2, func(c *Config) { c.Preempt, c.Offer.Share = true, 0.5 }) // the share is 4 of 8 vCPUs
 	w.wants(classed(0, 1, "low", 1), classed(1, 1, "low", 1), classed(2, 1, "low", 1), classed(3, 1, "normal", 1))
 	w.beat()
-	y := w.c.Aggregate().Yields
+	y := w.c.Aggregate().Preemptible
 	if len(y) != 3 || y[0].Free.MilliCPU != 3000 || y[0].Largest.MilliCPU != 3000 || y[1].Free.MilliCPU != 4000 {
 		t.Errorf("the root is told %+v", y)
 	}
@@ -518,7 +518,7 @@ func TestPreemptionStaysWithinTheRootsShare(t *testing.T) {
 			low++
 		}
 	}
-	if in := w.record(ask.Instance); low != 1 || in.Reserved+in.Node == "" || !plan.Displaces || len(plan.MakeWay) != 1 {
+	if in := w.record(ask.Instance); low != 1 || in.Reserved+in.Node == "" || !plan.Preempts || len(plan.Preempted) != 1 {
 		t.Errorf("%d low ones go on, it is on %q with capacity reserved on %q; planned %+v", low, in.Node, in.Reserved, plan)
 	}
 	w.pass(10 * time.Second)
@@ -577,8 +577,8 @@ func TestInstancesWhosePriorityFallsArePreempted(t *testing.T) {
 		t.Fatalf("the root is told %+v", v)
 	}
 	w.wants(classed(0, 3, "low", 4))
-	if in := w.record(web.Instance(1)); in.Reserved != "n0" || w.observed(in.Want.Instance).HandedBack {
-		t.Errorf("capacity is reserved on %q, and the root is told %+v", in.Reserved, w.observed(in.Want.Instance))
+	if in := w.record(web.Instance(1)); in.Reserved != "n0" || w.observed(in.Desired.Instance).HandedBack {
+		t.Errorf("capacity is reserved on %q, and the root is told %+v", in.Reserved, w.observed(in.Desired.Instance))
 	}
 	w.pass(10 * time.Second)
 	w.checkBooks()

@@ -26,17 +26,17 @@ func (in Desired) apply(c *Core) error {
 	slices.SortStableFunc(puts, func(a, b wire.Assignment) int { return cmp.Compare(b.Spec.Urgency(), a.Spec.Urgency()) })
 	for _, a := range puts {
 		put[a.Instance] = true
-		c.place.Want(a)
+		c.place.SetDesired(a)
 	}
 	if d.From != 0 {
 		for _, id := range d.Drop {
-			c.place.Unwant(id)
+			c.place.RemoveDesired(id)
 		}
 	} else {
-		c.place.UnwantOthers(put)
+		c.place.RemoveOthers(put)
 	}
 	c.route()
-	c.uplink.Taken(d)
+	c.uplink.Applied(d)
 	c.saveMeta()
 	return nil
 }
@@ -60,12 +60,12 @@ func (c *Core) report() {
 		f.All = c.place.IDs()
 	}
 	f.Net, f.NetNews = c.netbook.Report(seq, whole)
-	f.Room = roomOf(c.place.Sums()) // Observe and Report do not change the sums
+	f.Totals = totalsOf(c.place.Sums()) // Observe and Report do not change the sums
 	c.uplink.Send(f)
 }
 
-func roomOf(s placement.Sums) uplink.Room {
-	return uplink.Room{Capacity: s.Capacity, Free: s.Capacity.Minus(s.Used)}
+func totalsOf(s placement.Sums) uplink.Totals {
+	return uplink.Totals{Capacity: s.Capacity, Free: s.Capacity.Minus(s.Used)}
 }
 
 // Aggregate returns the capacity that the cluster offers the root.
@@ -74,7 +74,7 @@ func (c *Core) Aggregate() api.Aggregate {
 		share, left := c.place.Offered()
 		return uplink.Supply{
 			Candidates: c.place.Candidates(), Nodes: c.members.Len(), Capacity: c.place.Sums().Capacity,
-			Share: share, Left: left, Yields: c.place.Yields(),
+			Share: share, Left: left, Preemptible: c.place.Preemptible(),
 		}
 	})
 }

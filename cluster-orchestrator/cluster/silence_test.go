@@ -300,14 +300,14 @@ func TestReportsNameNoNode(t *testing.T) {
 	for range 30 {
 		w.pass(time.Second)
 		for _, in := range w.records() {
-			said = append(said, w.observed(in.Want.Instance))
+			said = append(said, w.observed(in.Desired.Instance))
 		}
 	}
 	if err := w.c.removeNode("n1", false); err != nil {
 		t.Fatal(err)
 	}
 	for _, in := range w.records() {
-		said = append(said, w.observed(in.Want.Instance))
+		said = append(said, w.observed(in.Desired.Instance))
 	}
 	for _, o := range said {
 		o.Node = ""

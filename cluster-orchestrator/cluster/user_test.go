@@ -56,7 +56,7 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := line(t, 6, nil)
 			w.wants(of(web, 0, 1, toUser(there, 12)))
-			if n := w.at(0).Node; n != "" || w.record(web.Instance(0)).Offered {
+			if n := w.at(0).Node; n != "" || w.record(web.Instance(0)).HandedBack {
 				t.Fatalf("before anybody measured it is on %q", n)
 			}
 			answers := w.probed(w.last.Send, 38, c.change)
@@ -71,7 +71,7 @@ func TestAUserIsFoundByProbes(t *testing.T) {
 				t.Errorf("it is on %q", n)
 			}
 			in := w.record(web.Instance(0))
-			if !c.node && (n != "" || !in.Offered || w.observed(web.Instance(0)).Why == nil || !strings.Contains(in.Detail, c.why)) {
+			if !c.node && (n != "" || !in.HandedBack || w.observed(web.Instance(0)).Why == nil || !strings.Contains(in.Detail, c.why)) {
 				t.Errorf("it is on %q: %s %+v", n, in.Detail, w.observed(web.Instance(0)).Why)
 			}
 			if s := w.c.latency.Size(); s.Probes+s.Rounds != 0 {

@@ -24,8 +24,8 @@ func TestResourcesOfTheEarlierPlacementAreFreeForTheNext(t *testing.T) {
 	w.wants(gets)
 	w.nodes["n0"].settle()
 	w.speak("n0")
-	if in := w.record(gets.Instance); in.Node != "n0" || in.Bound {
-		t.Errorf("with all of n0 free it is on %q, handed back for good: %v (%s)", in.Node, in.Bound, in.Detail)
+	if in := w.record(gets.Instance); in.Node != "n0" || in.AwaitsOffer {
+		t.Errorf("with all of n0 free it is on %q, handed back for good: %v (%s)", in.Node, in.AwaitsOffer, in.Detail)
 	}
 }
 

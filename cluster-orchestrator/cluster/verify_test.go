@@ -23,9 +23,9 @@ func (w *world) checkPlacement() {
 	var placed [8]int
 	for id, in := range records {
 		if in.Node != "" {
-			placed[in.Want.Spec.Urgency()]++
+			placed[in.Desired.Spec.Urgency()]++
 		}
-		if n, ok := state.Nodes[in.Reserved]; in.Reserved != "" && (!ok || !n.Has(id) || in.Node == in.Reserved || in.Node != "" && in.Want.Spec.Exclusive) {
+		if n, ok := state.Nodes[in.Reserved]; in.Reserved != "" && (!ok || !n.Has(id) || in.Node == in.Reserved || in.Node != "" && in.Desired.Spec.Exclusive) {
 			w.t.Fatalf("%s on %q has capacity reserved on %q, which does not know", id, in.Node, in.Reserved)
 		}
 		if state.Questions.Open(id) && state.Questions.Waits(id) {
@@ -35,7 +35,7 @@ func (w *world) checkPlacement() {
 			pending++
 		}
 	}
-	for id := range state.Beyond {
+	for id := range state.AboveShare {
 		if in, ok := records[id]; !ok || in.Node != "" {
 			w.t.Fatalf("%s exceeds the share, and is placed on %q or not here", id, in.Node)
 		}
@@ -74,16 +74,16 @@ func (w *world) checkNode(n *placement.NodeInspection, cand *sched.Candidate, re
 	for _, in := range records {
 		if in.Node == id {
 			assigned++
-			if in.Want.Spec.StopsWhenCutOff() {
+			if in.Desired.Spec.StopsWhenCutOff() {
 				leased++
 			}
 		}
-		for _, v := range in.Vacancies {
-			if v.Stays != nil && v.Node == id {
-				wanted = wanted.Toggle(v.Stays.Digest())
+		for _, v := range in.OldPlacements {
+			if v.Kept != nil && v.Node == id {
+				wanted = wanted.Toggle(v.Kept.Digest())
 			}
-			if v.Stays != nil && (in.Leaving || in.Want.Spec.Exclusive || v.Node == in.Node) {
-				w.t.Fatalf("%s continues on %s", in.Want.Instance, v.Node)
+			if v.Kept != nil && (in.Leaving || in.Desired.Spec.Exclusive || v.Node == in.Node) {
+				w.t.Fatalf("%s continues on %s", in.Desired.Instance, v.Node)
 			}
 		}
 	}
@@ -96,15 +96,15 @@ func (w *world) checkNode(n *placement.NodeInspection, cand *sched.Candidate, re
 	var yields [account.Urgencies]api.Resources
 	addressed := 0
 	for i, k := range n.Account.Bookings() {
-		used = used.Plus(k.Room)
+		used = used.Plus(k.Resources)
 		if k.Address {
 			addressed++
 		}
 		if at := slices.IndexFunc(n.Assigned, func(a wire.Assignment) bool { return a.Instance == i }); at >= 0 {
 			u := n.Assigned[at].Spec.Urgency()
-			yields[u] = yields[u].Plus(k.Room)
+			yields[u] = yields[u].Plus(k.Resources)
 		}
-		if k.Room.Min(api.Resources{}) != (api.Resources{}) || !n.Has(i) {
+		if k.Resources.Min(api.Resources{}) != (api.Resources{}) || !n.Has(i) {
 			w.t.Fatalf("node %s books %v for %s, which it neither has nor had", id, k, i)
 		}
 	}
@@ -126,15 +126,15 @@ func (w *world) checkNode(n *placement.NodeInspection, cand *sched.Candidate, re
 	case n.Wanted != wanted || n.Known != known || len(n.Assigned) != assigned || n.Leased != leased:
 		w.t.Fatalf("node %s: wanted %x/%x known %x/%x assigned %d/%d leased %d/%d", id,
 			n.Wanted, wanted, n.Known, known, len(n.Assigned), assigned, n.Leased, leased)
-	case n.Account.Used() != used || n.Account.Yields() != yields || !maps.Equal(left.Ports, published):
+	case n.Account.Used() != used || n.Account.BookedByUrgency() != yields || !maps.Equal(left.Ports, published):
 		w.t.Fatalf("node %s: account %+v, want used %v, yields %v, ports %v", id, n.Account, used, yields, published)
 	case left.Full != (addresses > 0 && addressed >= addresses):
 		w.t.Fatalf("node %s: %d of %d addresses are booked, and it counts as full: %v", id, addressed, addresses, left.Full)
 	case view.Allocated.Plus(view.Reserved) != used:
 		w.t.Fatalf("node %s: %s is allocated and %s reserved, want %s in sum", id, view.Allocated, view.Reserved, used)
-	case cand.Free != n.Facts.Info.Capacity.Minus(used) || cand.Out != n.Out || cand.Load != len(n.Assigned) || cand.Rooms[0].Free != cand.Free ||
-		!maps.Equal(cand.Ports, published) || cand.Rooms[0].Full != left.Full || cand.Coord != n.Relation.Position.Coord ||
-		!maps.Equal(cand.Rooms[0].Devices, account.DevicesOf(n.Facts.Info.Devices).Free(n.Account.Bookings(), given)):
+	case cand.Free != n.Facts.Info.Capacity.Minus(used) || cand.Out != n.Out || cand.Load != len(n.Assigned) || cand.Slots[0].Free != cand.Free ||
+		!maps.Equal(cand.Ports, published) || cand.Slots[0].Full != left.Full || cand.Coord != n.Relation.Position.Coord ||
+		!maps.Equal(cand.Slots[0].Devices, account.DevicesOf(n.Facts.Info.Devices).Free(n.Account.Bookings(), given)):
 		w.t.Fatalf("node %s is candidate %+v, used %v", id, cand, used)
 	}
 }
@@ -148,9 +148,9 @@ func (w *world) checkRelations(state *placement.Inspection, records map[api.Inst
 	}
 	slas := map[api.InstanceID]*relations.SLA{}
 	for id, in := range records {
-		spec := in.Want.Spec
+		spec := in.Desired.Spec
 		slas[id] = &relations.SLA{Links: sched.LinksOf(&spec), Spreads: sched.SpreadsOf(&spec), AntiAffinities: sched.AntiAffinitiesOf(&spec)}
-		fresh.SetInstance(id, *slas[id], in.Want.Targets)
+		fresh.SetInstance(id, *slas[id], in.Desired.Targets)
 		if in.Node != "" {
 			fresh.Place(id, in.Node)
 		}
@@ -178,19 +178,19 @@ func (w *world) checkRelations(state *placement.Inspection, records map[api.Inst
 			w.t.Fatalf("%s must not enter %v, want %v", id, got, want)
 		}
 		if in.Node != "" {
-			if got, want := domains(kept.Shared(id)), domains(fresh.Shared(id)); !slices.Equal(got, want) {
+			if got, want := domains(kept.LabelViolations(id)), domains(fresh.LabelViolations(id)); !slices.Equal(got, want) {
 				w.t.Fatalf("%s shares %v, want %v", id, got, want)
 			}
 		}
-		if got, want := asPoints(kept.Wanted(id, in.Node, false)), asPoints(fresh.Wanted(id, in.Node, false)); !reflect.DeepEqual(got, want) {
+		if got, want := asPoints(kept.InboundBounds(id, in.Node, false)), asPoints(fresh.InboundBounds(id, in.Node, false)); !reflect.DeepEqual(got, want) {
 			w.t.Fatalf("%s has to be near %v, want %v", id, got, want)
 		}
 		for _, l := range sla.Links {
 			if l.User != "" {
 				continue
 			}
-			a, _ := kept.Bound(service, l, in.Want.Targets)
-			b, _ := fresh.Bound(service, l, in.Want.Targets)
+			a, _ := kept.Bound(service, l, in.Desired.Targets)
+			b, _ := fresh.Bound(service, l, in.Desired.Targets)
 			if got, want := asPoints([]sched.Bound{a}), asPoints([]sched.Bound{b}); !reflect.DeepEqual(got, want) {
 				w.t.Fatalf("the link of %s leads to %v, want %v", id, got, want)
 			}

@@ -83,7 +83,7 @@ func TestAnInstanceNearAnyOfManyInstancesMeetsItsLink(t *testing.T) {
 		if in := w.record(web.Instance(i)); in.Node == "" || in.Violated != "" {
 			t.Fatalf("%d is on %q, violated %q: %s", i, in.Node, in.Violated, in.Detail)
 		}
-		if in := w.record(far.Instance(i)); in.Violated != "" || in.Offered {
+		if in := w.record(far.Instance(i)); in.Violated != "" || in.HandedBack {
 			t.Fatalf("%d is on %q beside one, violated %q", i, in.Node, in.Violated)
 		}
 		if n := w.nodeOf(pre.Instance(i)); n != nodeAt(i) {

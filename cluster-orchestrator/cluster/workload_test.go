@@ -41,7 +41,7 @@ func TestAnSLAThatAsksForTooMuchIsRefusedByName(t *testing.T) {
 		"vcpus":  func(m *api.Microservice) { m.VCPUs = 1.5 },
 	} {
 		w := newWorld(t, 1)
-		w.cfg.Workload.Most = api.Resources{MilliCPU: 1000, MemoryMB: 512}
+		w.cfg.Workload.Max = api.Resources{MilliCPU: 1000, MemoryMB: 512}
 		w.restart()
 		w.pass(defaultDead)
 		w.beat()
@@ -57,8 +57,8 @@ func TestAnSLAThatAsksForTooMuchIsRefusedByName(t *testing.T) {
 		}
 		w.wants(a)
 		in := w.record(a.Instance)
-		if in.Node != "" || !in.Offered || w.observed(a.Instance).Why == nil || !strings.Contains(in.Detail, name) {
-			t.Errorf("%s: it is on %q, handed back: %v, %q", name, in.Node, in.Offered, in.Detail)
+		if in.Node != "" || !in.HandedBack || w.observed(a.Instance).Why == nil || !strings.Contains(in.Detail, name) {
+			t.Errorf("%s: it is on %q, handed back: %v, %q", name, in.Node, in.HandedBack, in.Detail)
 		}
 	}
 }

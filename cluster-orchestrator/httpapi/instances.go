@@ -139,9 +139,9 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *rest.Body[api.Cl
 	if a.allowed(p, rights.NodesRead) != nil {
 		for i := range out.Instances {
 			v := &out.Instances[i]
-			all := len(v.MakeWay)
-			v.MakeWay = slices.DeleteFunc(v.MakeWay, func(id api.InstanceID) bool { return a.sees(p, id) != nil })
-			v.Others = all - len(v.MakeWay)
+			all := len(v.Preempted)
+			v.Preempted = slices.DeleteFunc(v.Preempted, func(id api.InstanceID) bool { return a.sees(p, id) != nil })
+			v.Others = all - len(v.Preempted)
 			if v.Node = ""; v.Why != nil {
 				redacted := sched.Redact(*v.Why)
 				v.Why = &redacted

@@ -123,7 +123,7 @@ func (c NodeCapsConfig) caps(at string) (out nodecaps.Caps, err error) {
 		return out, err
 	}
 	out = nodecaps.Caps{
-		Most: api.Resources{
+		Max: api.Resources{
 			MilliCPU: int64(c.VCPUs*1000 + 0.5), MemoryMB: c.Memory, StorageMB: c.Storage, InMbit: c.BandwidthIn, OutMbit: c.BandwidthOut,
 		},
 		Runtimes: c.Runtimes,

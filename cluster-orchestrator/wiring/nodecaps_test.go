@@ -44,9 +44,9 @@ node_caps:
 	odd.StorageMB, odd.InMbit = 10, 5
 	gpus := map[string]int{"gpu": 2}
 	for id, want := range map[api.NodeID]nodecaps.Caps{
-		"any": {Most: all, Devices: gpus, Runtimes: []string{"container"}, Privileged: nodecaps.Deny},
-		"big": {Most: api.Resources{MilliCPU: 64_000, OutMbit: 100}, Runtimes: []string{"container"}, Privileged: nodecaps.Allow},
-		"odd": {Most: odd, Devices: gpus, Runtimes: []string{}, Privileged: nodecaps.Deny},
+		"any": {Max: all, Devices: gpus, Runtimes: []string{"container"}, Privileged: nodecaps.Deny},
+		"big": {Max: api.Resources{MilliCPU: 64_000, OutMbit: 100}, Runtimes: []string{"container"}, Privileged: nodecaps.Allow},
+		"odd": {Max: odd, Devices: gpus, Runtimes: []string{}, Privileged: nodecaps.Deny},
 	} {
 		if got := cfg.core(api.ClusterInfo{ID: "munich"}, nil, "", nil).Caps.Of(id); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", id, got, want)

@@ -57,7 +57,7 @@ func (w WorkloadConfig) core() placement.Workload {
 	return placement.Workload{
 		Reserve: api.Resources{MilliCPU: milli(w.VCPUs), MemoryMB: w.Memory},
 		Limit:   api.Resources{MilliCPU: milli(w.VCPUsLimit), MemoryMB: w.MemoryLimit},
-		Most:    api.Resources{MilliCPU: milli(w.MaxVCPUs), MemoryMB: w.MaxMemory},
+		Max:     api.Resources{MilliCPU: milli(w.MaxVCPUs), MemoryMB: w.MaxMemory},
 	}
 }
 

@@ -186,7 +186,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"slot's runtime":      aggregate(func(a *api.Aggregate) { a.Slots[0].Runtime = strings.Repeat("r", 1<<20) }),
 		"hull":                aggregate(func(a *api.Aggregate) { a.Hull[0].Lat = math.NaN() }),
 		"unplaced":            aggregate(func(a *api.Aggregate) { a.Unplaced = -1 }),
-		"urgency":             aggregate(func(a *api.Aggregate) { a.Yields = []api.Yield{{Urgency: 99}} }),
+		"urgency":             aggregate(func(a *api.Aggregate) { a.Preemptible = []api.Preemptible{{Urgency: 99}} }),
 		"control characters":  aggregate(func(a *api.Aggregate) { a.Slots[0].Arch = "amd64\x1b[2J" }),
 		"epoch":               observed(func(o *api.Observed) { o.Epoch = math.MaxUint64 }),
 		"state":               observed(func(o *api.Observed) { o.State = "winning" }),

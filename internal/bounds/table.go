@@ -161,7 +161,7 @@ var table = map[string]check{
 	"Aggregate.Hull":             strict(4096),
 	"Aggregate.Unplaced":         between(0, maxNodes),
 	"Aggregate.BandwidthUnknown": between(0, maxNodes),
-	"Aggregate.Yields":           strict(len(api.Priorities)),
+	"Aggregate.Preemptible":      strict(len(api.Priorities)),
 	"Aggregate.Features":         words,
 
 	"Slot.Runtime":          word(longWord),
@@ -179,9 +179,9 @@ var table = map[string]check{
 	"SlotDevice.Free":    between(0, maxNodes*maxDevices),
 	"SlotDevice.Largest": between(0, maxDevices),
 
-	"Yield.Urgency": between(0, int64(len(api.Priorities))-1),
-	"Yield.Free":    freeOfCluster,
-	"Yield.Largest": freeOfCluster,
+	"Preemptible.Urgency": between(0, int64(len(api.Priorities))-1),
+	"Preemptible.Free":    freeOfCluster,
+	"Preemptible.Largest": freeOfCluster,
 
 	"CoordSpread.Radius": between(0, int64(time.Hour)),
 	"CoordSpread.Nodes":  between(0, maxNodes),

@@ -5,8 +5,8 @@ import "github.com/treeline-edge/treeline/api"
 // Routes returns all operations, for tests that request each.
 func (a *API) Routes() []Route { return a.routes }
 
-// Placing is the function placing, for tests.
-var Placing = placing
+// PlacementSpec is the function placing, for tests.
+var PlacementSpec = placementSpec
 
 // OnParse calls fn before each SLA document is parsed.
 func (a *API) OnParse(fn func(doc []byte)) {

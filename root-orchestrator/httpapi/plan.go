@@ -33,7 +33,7 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Pla
 	if err != nil {
 		return api.Plan{}, err
 	}
-	t := tiers{
+	t := combinedPlan{
 		api: a, who: p, views: map[api.ClusterID]api.ClusterView{},
 		doubts: map[api.InstanceID][]root.Doubt{}, whys: map[api.InstanceID]api.Explanation{},
 	}
@@ -50,8 +50,8 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Pla
 	return t.whole(), nil
 }
 
-// tiers is a plan that combines the root's decision with the answers of clusters.
-type tiers struct {
+// combinedPlan is a plan that combines the root's decision with the answers of clusters.
+type combinedPlan struct {
 	api    *API
 	who    rights.Principal
 	plan   root.Planned
@@ -64,7 +64,7 @@ type tiers struct {
 // ask requests the plans of the chosen clusters, and reports whether some instances need another
 // cluster. If a cluster does not answer, the root's plan is kept, and the cluster's view has the
 // error.
-func (t *tiers) ask(ctx context.Context) (again bool) {
+func (t *combinedPlan) ask(ctx context.Context) (again bool) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	t.places = map[api.InstanceID]api.InstancePlan{}
@@ -104,7 +104,7 @@ func (t *tiers) ask(ctx context.Context) (again bool) {
 func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyRequest, gone []api.InstanceID) ([]api.InstancePlan, error) {
 	body := api.ClusterPlanRequest{Instances: slices.Clone(asks), Gone: gone}
 	for i := range body.Instances {
-		body.Instances[i].Spec = *placing(body.Instances[i].Spec)
+		body.Instances[i].Spec = *placementSpec(body.Instances[i].Spec)
 	}
 	var got api.ClusterPlan
 	if err := a.ask(ctx, c, http.MethodPost, "/v1/plan", body, &got); err != nil {
@@ -121,7 +121,7 @@ func (a *API) askPlan(ctx context.Context, c api.ClusterID, asks []api.WhyReques
 }
 
 // shown returns a cluster's explanation, without the names of nodes that the user must not see.
-func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
+func (t *combinedPlan) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
 	if t.api.sees(t.who, c) {
 		return ex
 	}
@@ -129,7 +129,7 @@ func (t *tiers) shown(c api.ClusterID, ex api.Explanation) api.Explanation {
 }
 
 // whole returns the plan with the answers of the clusters.
-func (t *tiers) whole() api.Plan {
+func (t *combinedPlan) whole() api.Plan {
 	p := t.plan.Plan
 	p.Clusters = nil
 	for _, id := range slices.Sorted(maps.Keys(t.views)) {
@@ -154,16 +154,16 @@ func (t *tiers) whole() api.Plan {
 			if len(at.Headroom) > 0 {
 				v.Headroom = at.Headroom
 			}
-			v.Displaces, v.MakeWay, v.Others = at.Displaces, at.MakeWay, at.Others
+			v.Preempts, v.Preempted, v.Others = at.Preempts, at.Preempted, at.Others
 			v.After = max(v.After, min(at.After, api.MaxConvergence))
 			if t.api.sees(t.who, v.Cluster) {
 				v.Node = at.Node
 				continue
 			}
-			v.MakeWay = slices.DeleteFunc(slices.Clone(at.MakeWay), func(id api.InstanceID) bool {
+			v.Preempted = slices.DeleteFunc(slices.Clone(at.Preempted), func(id api.InstanceID) bool {
 				return rights.Allowed(t.who, rights.AppsRead, id.Tenant()) != nil
 			})
-			v.Others += len(at.MakeWay) - len(v.MakeWay)
+			v.Others += len(at.Preempted) - len(v.Preempted)
 		}
 	}
 	return p

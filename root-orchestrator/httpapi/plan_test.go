@@ -63,18 +63,18 @@ func TestPlanNamesPreemptedInstancesToUsersWhoMaySeeThem(t *testing.T) {
 	dev := r.user("acme/dora", rights.ApplicationProvider)
 	r.join("munich", "acme")
 	r.clusters.answers["POST /v1/plan"] = clusterPlans(api.InstancePlan{
-		Action: "place", Node: "n7", Displaces: true, MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1,
+		Action: "place", Node: "n7", Preempts: true, Preempted: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1,
 	})
 	for who, want := range map[string]api.InstancePlan{
-		boss: {Node: "n7", MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1},
-		dev:  {MakeWay: []api.InstanceID{"acme/old.prod.web.v1#0"}, Others: 2},
+		boss: {Node: "n7", Preempted: []api.InstanceID{"acme/old.prod.web.v1#0", "rival/shop.prod.web.v1#0"}, Others: 1},
+		dev:  {Preempted: []api.InstanceID{"acme/old.prod.web.v1#0"}, Others: 2},
 	} {
 		status, p, text := r.plan(who, slaOf("shop", 1))
 		if status != 200 {
 			t.Fatal(text)
 		}
 		got := p.Apps[0].Instances[0]
-		if !got.Displaces || got.Node != want.Node || !slices.Equal(got.MakeWay, want.MakeWay) || got.Others != want.Others {
+		if !got.Preempts || got.Node != want.Node || !slices.Equal(got.Preempted, want.Preempted) || got.Others != want.Others {
 			t.Errorf("%+v, want %+v", got, want)
 		}
 	}
@@ -184,7 +184,7 @@ func TestEveryFieldIsForPlacingOrKeptBack(t *testing.T) {
 	kept := []string{"ID", "Code", "Cmd", "Environment", "MaxAttempts", "OneShot", "Platform", "Replicas", "StopGrace"}
 	full := reflect.New(reflect.TypeFor[api.Microservice]()).Elem()
 	fill(full)
-	got := reflect.ValueOf(*httpapi.Placing(full.Interface().(api.Microservice)))
+	got := reflect.ValueOf(*httpapi.PlacementSpec(full.Interface().(api.Microservice)))
 	for i := range got.NumField() {
 		name := got.Type().Field(i).Name
 		if back := slices.Contains(kept, name); got.Field(i).IsZero() != back {

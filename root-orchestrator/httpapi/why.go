@@ -48,7 +48,7 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	if c := w.Instance.Cluster; c != "" {
 		a.askClusters(ctx, p, &w, []api.ClusterID{c}, nil)
 	} else {
-		a.askClusters(ctx, p, &w, worthAsking(w, clusters), placing(s.Spec))
+		a.askClusters(ctx, p, &w, worthAsking(w, clusters), placementSpec(s.Spec))
 	}
 	return a.shownWhy(p, w), nil
 }
@@ -66,9 +66,9 @@ func worthAsking(w api.Why, clusters []api.Cluster) (ask []api.ClusterID) {
 	return ask
 }
 
-// placing returns the part of a spec that placement depends on. A cluster gets commands, environments
+// placementSpec returns the part of a spec that placement depends on. A cluster gets commands, environments
 // and contents of files, which may contain secrets, only with the instance.
-func placing(m api.Microservice) *api.Microservice {
+func placementSpec(m api.Microservice) *api.Microservice {
 	m.ID, m.Code, m.Cmd, m.Environment = "", "", nil, nil
 	files := make([]api.File, len(m.Files))
 	for i, f := range m.Files {

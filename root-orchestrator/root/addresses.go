@@ -29,8 +29,8 @@ func (c Config) Validate() error {
 	return netbook.CheckRanges(c.Ranges)
 }
 
-// rest takes addresses from a service and lets them rest (see addresses.Resting).
-func (c *network) rest(id api.ServiceID, addrs []netip.Addr) {
+// restAddresses takes addresses from a service and lets them rest (see addresses.Resting).
+func (c *network) restAddresses(id api.ServiceID, addrs []netip.Addr) {
 	c.saveResting(c.addresses.Rest(addresses.Resting{Service: id, Until: c.wall.Add(addresses.Rest)}, addrs))
 }
 
@@ -42,10 +42,10 @@ func (c *network) saveResting(addrs []netip.Addr) {
 	c.applyNet(c.net.SetOwners(c.netNow(), netView{&c.state}, addrs))
 }
 
-// planned has the addresses that each service of an application would get.
-type planned map[api.ServiceID]addresses.Plan
+// addressPlans has the addresses that each service of an application would get.
+type addressPlans map[api.ServiceID]addresses.Plan
 
-func (p planned) undo(b *addresses.Registry) {
+func (p addressPlans) undo(b *addresses.Registry) {
 	for _, plan := range p {
 		b.Undo(plan)
 	}
@@ -60,12 +60,12 @@ func (c *network) sweepAddresses() {
 
 // planAddresses takes the addresses that an application requests. On an error it takes none. It
 // saves nothing, because a plan calls it outside of a step.
-func (c *network) planAddresses(wall time.Time, id api.AppID, spec api.Application) (planned, error) {
+func (c *network) planAddresses(wall time.Time, id api.AppID, spec api.Application) (addressPlans, error) {
 	var have map[api.ServiceID]api.ServiceAddresses
 	if a := c.apps.App(id); a != nil {
 		have = a.Addresses
 	}
-	plans := planned{}
+	plans := addressPlans{}
 	for i := range spec.Services {
 		m := &spec.Services[i]
 		if m.Virtualization == "process" {
@@ -88,7 +88,7 @@ func (c *network) planService(wall time.Time, id api.ServiceID, want *api.Addres
 		return p, err
 	}
 	err = c.checkIPv6(id, want, p.Addresses.RoundRobin)
-	if err == nil && c.net.Waiting() && p.Gives(wall, id) {
+	if err == nil && c.net.Waiting() && p.TakesNew(wall, id) {
 		err = c.net.WaitError(c.now, "addresses for "+id.Name())
 	}
 	if err != nil {
@@ -110,20 +110,20 @@ func (c *network) checkIPv6(id api.ServiceID, want *api.Addresses, got netip.Add
 	return nil
 }
 
-func (c *network) commit(a *applications.App, plans planned) {
+func (c *network) commitAddresses(a *applications.App, plans addressPlans) {
 	for _, id := range step.Keys(plans) {
 		p := plans[id]
 		for _, addr := range p.Reused() {
 			c.journal.Delete(kindAddress, addr.String())
 		}
 		c.apps.SetAddresses(a, id, p.Addresses)
-		c.rest(id, p.Freed)
+		c.restAddresses(id, p.Freed)
 	}
 	for _, id := range step.Keys(a.Addresses) {
 		if _, still := plans[id]; !still {
 			have := a.Addresses[id].All()
 			delete(a.Addresses, id)
-			c.rest(id, have)
+			c.restAddresses(id, have)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func (c *network) completeAddresses() {
 		plans, err := c.planAddresses(c.wall, id, a.Spec)
 		switch {
 		case err == nil:
-			c.commit(a, plans)
+			c.commitAddresses(a, plans)
 		case !c.net.Waiting():
 			c.event(api.Event{Tenant: id.Tenant(), Kind: "app", Object: id.Name(), Detail: err.Error()})
 		}

@@ -30,7 +30,7 @@ func (in Apply) apply(c *Core) error {
 		before = c.apps.Indexed(id)
 	}
 	c.rewrite(id, &r)
-	c.commit(c.apps.App(id), plans)
+	c.commitAddresses(c.apps.App(id), plans)
 	c.namesChanged(before, c.apps.Indexed(id))
 	for _, s := range c.apps.ByUrgency(id) {
 		c.reconcile(s)
@@ -132,7 +132,7 @@ func (c *Core) update(id api.InstanceID) bool {
 	c.endTrial(id)
 	c.placement.StopWaiting(id) // an open question to the external scheduler is about the old SLA
 	if placed {
-		c.takeBack(id)
+		c.withdrawFromCluster(id)
 		if in.Spec.Exclusive || spec.Exclusive {
 			// Even if only one of the SLAs is exclusive, the earlier placement must not overlap the
 			// new one.

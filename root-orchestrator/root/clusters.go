@@ -24,8 +24,8 @@ func (c *Core) refuseValues(id api.ClusterID, v bounds.Violations) {
 	}
 }
 
-// capped writes an event about values above a cluster's caps, if there are any.
-func (c *Core) capped(id api.ClusterID, above string) {
+// noteCapped writes an event about values above a cluster's caps, if there are any.
+func (c *Core) noteCapped(id api.ClusterID, above string) {
 	if above != "" {
 		c.event(clusterEvent(id, api.ReasonCapped, step.Clip("reports more than its caps allow, so the caps are used instead: "+above)))
 	}
@@ -55,12 +55,12 @@ func (in SetGrant) apply(c *Core) error {
 	if err != nil {
 		return err
 	}
-	c.capped(in.ID, above)
+	c.noteCapped(in.ID, above)
 	c.clusters.Change(in.ID)
 	c.event(clusterEvent(in.ID, api.ReasonNone, step.Clip(in.By+" set the grant: "+audience)))
 	c.refresh(in.ID)
 	c.evictTenants(in.ID)
-	c.retry(in.ID, placement.MoreRoom)
+	c.retry(in.ID, placement.MoreCapacity)
 	return nil
 }
 
@@ -83,7 +83,7 @@ func (c *Core) evictTenants(at api.ClusterID) {
 		default:
 			c.placement.StopWaiting(id)
 			c.apps.SetReason(id, api.ReasonNotAdmitted)
-			c.takeBack(id)
+			c.withdrawFromCluster(id)
 			if in.Spec.Exclusive {
 				c.awaitStop(id, at)
 			}
@@ -92,7 +92,7 @@ func (c *Core) evictTenants(at api.ClusterID) {
 		out = append(out, id)
 	}
 	for _, id := range out {
-		if in := c.apps.Get(id); in.Cluster == "" || in.Offered {
+		if in := c.apps.Get(id); in.Cluster == "" || in.HandedBack {
 			c.place(id)
 		}
 		c.apps.ReconcileSoon(id.Service())
@@ -122,7 +122,7 @@ func (in RemoveCluster) apply(c *Core) error {
 			if !in.Ended() { // keep the reason why it ended
 				c.apps.SetReason(id, api.ReasonClusterLost)
 			}
-			c.takeBack(id)
+			c.withdrawFromCluster(id)
 		}
 	}
 	c.clusters.Remove(at)
@@ -134,9 +134,9 @@ func (in RemoveCluster) apply(c *Core) error {
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
 	c.journal.Delete(kindCluster, string(at))
 	c.event(clusterEvent(at, api.ReasonNone, "removed"))
-	c.show(api.Change{Kind: "cluster", ID: string(at), Revision: c.nextRev()})
+	c.publish(api.Change{Kind: "cluster", ID: string(at), Revision: c.nextRev()})
 	for _, id := range leaving {
-		c.nothingLeft(id, at)
+		c.confirmStopped(id, at)
 	}
 	for _, id := range lost {
 		switch in := c.apps.Get(id); {
@@ -145,7 +145,7 @@ func (in RemoveCluster) apply(c *Core) error {
 			continue
 		case in.Cluster == "":
 			c.become(id, api.Requested, api.ReasonClusterLost, "cluster "+string(at)+" was removed")
-		case !in.Offered:
+		case !in.HandedBack:
 			continue // it runs elsewhere, or did not run here yet
 		}
 		c.place(id)
@@ -156,8 +156,8 @@ func (in RemoveCluster) apply(c *Core) error {
 	return nil
 }
 
-// lost handles a cluster that has been silent for too long.
-func (c *Core) lost(at api.ClusterID) {
+// clusterSilent handles a cluster that has been silent for too long.
+func (c *Core) clusterSilent(at api.ClusterID) {
 	c.refresh(at)
 	c.setLiveness(at)
 	c.clusters.Change(at)
@@ -181,7 +181,7 @@ func (c *Core) lost(at api.ClusterID) {
 			// end it.
 			continue
 		}
-		c.apps.SetOffered(id, true)
+		c.apps.SetHandedBack(id, true)
 		if in.Next != nil {
 			c.promote(id, api.ClusterScheduled)
 		} else {
@@ -190,8 +190,8 @@ func (c *Core) lost(at api.ClusterID) {
 	}
 }
 
-// heard records that a cluster reports.
-func (c *Core) heard(at api.ClusterID) {
+// clusterReported records that a cluster reports.
+func (c *Core) clusterReported(at api.ClusterID) {
 	live, silent := c.clusters.SetLive(at)
 	if live {
 		return
@@ -202,7 +202,7 @@ func (c *Core) heard(at api.ClusterID) {
 		c.event(clusterEvent(at, api.ReasonNone, "reports again"))
 		for _, id := range c.clusters.Assigned(at) {
 			if in := c.apps.Get(id); !in.TrialAt(at) && in.Reason == api.ReasonClusterLost {
-				c.apps.SetOffered(id, false)
+				c.apps.SetHandedBack(id, false)
 				c.placement.StopWaiting(id)
 				c.become(id, in.State, api.ReasonNone, "")
 				c.clusters.Forget(at, id) // its last observation was overwritten; request it again
@@ -228,7 +228,7 @@ func (c *Core) report(r *wire.Report) error {
 		c.toCluster(at, c.clusters.Answer(r))
 		return nil
 	}
-	c.capped(at, is.Above)
+	c.noteCapped(at, is.Above)
 	if is.Nodes {
 		c.clusters.Change(at) // other values of the aggregate change too often to publish each change
 	}
@@ -236,7 +236,7 @@ func (c *Core) report(r *wire.Report) error {
 	if r.Net != nil {
 		c.net.SetNetworked(at) // before netReport handles its answers
 	}
-	c.heard(at)
+	c.clusterReported(at)
 	c.eventLimit.Hosted(c.now, at, c.clusters.Instances(at))
 	if r.Whole {
 		c.clusters.ObserveWhole(r)
@@ -254,7 +254,7 @@ func (c *Core) report(r *wire.Report) error {
 	known := c.clusters.KnowsAll(r)
 	if known {
 		for _, id := range c.clusters.Confirmed(at, r.Gen) {
-			c.nothingLeft(id, at)
+			c.confirmStopped(id, at)
 		}
 	}
 	if c.clusters.Behind(r) {
@@ -337,8 +337,8 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 			c.placement.Accepted(facts(&in), at)
 		}
 	}
-	if in.Offered {
-		c.apps.SetOffered(id, false)
+	if in.HandedBack {
+		c.apps.SetHandedBack(id, false)
 		c.placement.StopWaiting(id)
 		c.endTrial(id) // it can stay where it is
 	}

@@ -113,7 +113,7 @@ func (c *effects) emit(to api.Addr, msg any) {
 	c.send = append(c.send, wire.Envelope{To: to, Msg: msg})
 }
 
-func (c *effects) show(ch api.Change) { c.emit(wire.ToWatchers, ch) }
+func (c *effects) publish(ch api.Change) { c.emit(wire.ToWatchers, ch) }
 
 // next returns a number above all that it returned before, including those before a restart.
 func (c *effects) next() uint64 { return c.counter.Next(&c.journal, kindMeta, metaCounter) }
@@ -152,7 +152,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	}
 	for _, id := range c.placement.Retries() {
 		if c.placement.Retried(id) { // moves made here free resources, which the next step offers
-			c.retry(id, placement.MoreRoom)
+			c.retry(id, placement.MoreCapacity)
 		}
 	}
 	for id, ok := c.placement.NextUnasked(); ok; id, ok = c.placement.NextUnasked() {
@@ -177,7 +177,7 @@ func (c *Core) start() {
 			c.remove(id) // its last cluster was removed
 		case app == nil: // the application was not saved, or was deleted
 			c.leave(id, api.ReasonDeleted)
-		case in.Next == nil && (in.Cluster == "" || in.Offered):
+		case in.Next == nil && (in.Cluster == "" || in.HandedBack):
 			c.placement.Wait(c.facts(id))
 		}
 	}
@@ -239,7 +239,7 @@ func (c *Core) clusterDue() bool {
 	d, ok := c.clusters.Pop(c.now)
 	switch d.Kind {
 	case clusters.DueSilence:
-		c.lost(d.Cluster)
+		c.clusterSilent(d.Cluster)
 	case clusters.DueAge:
 		c.refresh(d.Cluster)
 	}
@@ -253,7 +253,7 @@ func (c *Core) flush() {
 		r.Shares = c.net.Shares(id)
 		c.journal.Put(kindCluster, string(id), r)
 		v, _ := c.Cluster(id)
-		c.show(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
+		c.publish(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
 	}
 	// Before the instances that refer to new versions.
 	for _, k := range c.values.TakeChanged() {
@@ -261,7 +261,7 @@ func (c *Core) flush() {
 			o := c.values.Saved(k, c.nextRev())
 			c.journal.Put(KindValues, k.String(), o)
 			v, _ := c.values.View(k)
-			c.show(api.Change{Kind: string(k.Kind), ID: string(k.ID), Tenant: v.Tenant, Revision: o.Revision, Object: v})
+			c.publish(api.Change{Kind: string(k.Kind), ID: string(k.ID), Tenant: v.Tenant, Revision: o.Revision, Object: v})
 		}
 	}
 	apps, instances := c.apps.TakeChanged()
@@ -274,12 +274,12 @@ func (c *Core) flush() {
 		if c.apps.Has(id) {
 			in := c.apps.SavedInstance(id, c.nextRev())
 			c.journal.Put(kindInstance, string(id), in)
-			c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: in.Revision, Object: c.view(in)})
+			c.publish(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: in.Revision, Object: c.view(in)})
 		}
 	}
 	for _, id := range apps {
 		if a, ok := c.App(id); ok {
-			c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: a})
+			c.publish(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: a})
 		}
 	}
 	for _, id := range c.clusters.TakeTouched() {
@@ -341,7 +341,7 @@ func (c *Core) restore(d store.Doc) error {
 			c.apps.RestoreApp(&a)
 			c.setApp(a.ID, nil)
 			for _, id := range step.Keys(a.Addresses) {
-				a.Addresses[id] = c.addresses.Mark(id, a.Addresses[id])
+				a.Addresses[id] = c.addresses.Restore(id, a.Addresses[id])
 			}
 		})
 	case kindInstance:

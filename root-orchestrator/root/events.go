@@ -19,7 +19,7 @@ func (c *effects) writeEvent(e api.Event) {
 	slot, deleted := c.events.Add(e)
 	c.deleteEvents(deleted)
 	c.journal.Put(kindEvent, strconv.Itoa(slot), e)
-	c.show(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Revision: e.Seq, Object: e})
+	c.publish(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Revision: e.Seq, Object: e})
 }
 
 func (c *effects) deleteEvents(slots []int) {

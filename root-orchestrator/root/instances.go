@@ -20,7 +20,7 @@ func facts(in *applications.Instance) placement.Instance {
 	f := placement.Instance{
 		ID: in.ID, Spec: in.Spec, SpecRev: in.SpecRev, State: in.State, Reason: in.Reason,
 		Cluster: in.Cluster, Epoch: in.Epoch, Tries: in.Tries, Fails: in.Fails,
-		Leaving: in.Leaving, Offered: in.Offered, Searched: in.Searched, Vacating: in.Vacating, Stopping: in.Stopping,
+		Leaving: in.Leaving, HandedBack: in.HandedBack, Searched: in.Searched, Vacating: in.Vacating, Stopping: in.Stopping,
 		Moves: in.Moves, Position: in.Position,
 	}
 	if in.Next != nil {
@@ -74,11 +74,11 @@ func (c *instances) carryOut(id api.InstanceID, d placement.Decision) {
 		}
 	case c.placement.KeepsRunning(facts(&in)):
 		c.apps.CountMove(id)
-		c.try(id, d)
+		c.startTrial(id, d)
 	default:
 		c.apps.CountMove(id)
 		if c.clusters.Known(in.Cluster) {
-			c.takeBack(id)
+			c.withdrawFromCluster(id)
 		}
 		c.assign(id, d)
 	}
@@ -98,23 +98,23 @@ func (c *instances) answered(id api.InstanceID, d placement.Decision, fault stri
 func (c *instances) assign(id api.InstanceID, d placement.Decision) {
 	f := c.facts(id)
 	f.State = api.Requested
-	c.apps.Assign(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score, c.placement.Late(f), d.Displaces)
+	c.apps.Assign(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score, c.placement.Late(f), d.Preempts)
 	c.placement.Locate(c.facts(id))
 	c.placement.StopWaiting(id)
 	c.pin(id)
-	c.enlist(id, d.Cluster)
+	c.addToCluster(id, d.Cluster)
 	detail := "offered to cluster " + string(d.Cluster)
-	if d.Displaces {
+	if d.Preempts {
 		detail += ", which preempts less urgent instances for it"
 	}
 	c.become(id, lifecycle.Must(api.Requested, lifecycle.ClusterChosen), api.ReasonNone, detail)
 }
 
-// try gives a running instance a second placement, which replaces the first once it runs.
-func (c *instances) try(id api.InstanceID, d placement.Decision) {
-	c.apps.Try(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score)
+// startTrial gives a running instance a second placement, which replaces the first once it runs.
+func (c *instances) startTrial(id api.InstanceID, d placement.Decision) {
+	c.apps.StartTrial(id, d.Cluster, api.EpochOf(c.nextRev(), 0), d.Score)
 	c.placement.StopWaiting(id)
-	c.enlist(id, d.Cluster)
+	c.addToCluster(id, d.Cluster)
 	in := c.apps.Get(id)
 	e := in.Event(in.Reason, "starts on cluster "+string(d.Cluster)+" too, and stops on the present cluster once it runs there")
 	e.Cluster, e.Epoch = d.Cluster, in.Next.Epoch
@@ -132,7 +132,7 @@ func (c *instances) endTrial(id api.InstanceID) {
 // promote makes the second placement the only one, and withdraws the first.
 func (c *instances) promote(id api.InstanceID, s api.State) {
 	in := c.apps.Get(id)
-	c.takeBack(id)
+	c.withdrawFromCluster(id)
 	c.apps.Promote(id, *in.Next)
 	c.placement.Locate(c.facts(id))
 	c.net.SetRehosted(id.Service())
@@ -140,7 +140,7 @@ func (c *instances) promote(id api.InstanceID, s api.State) {
 	c.become(id, s, api.ReasonNone, "moved from cluster "+string(in.Cluster))
 }
 
-func (c *instances) enlist(id api.InstanceID, at api.ClusterID) {
+func (c *instances) addToCluster(id api.InstanceID, at api.ClusterID) {
 	in := c.apps.Get(id)
 	c.touch(at)
 	if in.Spec.Exclusive { // the cluster ends an earlier placement before it starts this one
@@ -163,10 +163,10 @@ func (c *instances) withdraw(id api.InstanceID, at api.ClusterID) {
 	c.refresh(at)
 }
 
-func (c *instances) takeBack(id api.InstanceID) {
+func (c *instances) withdrawFromCluster(id api.InstanceID) {
 	in := c.apps.Get(id)
 	c.withdraw(id, in.Cluster)
-	c.apps.TakeBack(id)
+	c.apps.SetWithdrawn(id)
 	c.placement.Locate(c.facts(id))
 }
 
@@ -176,17 +176,17 @@ func (c *instances) takeBack(id api.InstanceID) {
 func (c *instances) handedBack(id api.InstanceID, at api.ClusterID, o *api.Observed) {
 	in := c.apps.Get(id)
 	c.placement.Refused(facts(&in), at, *o)
-	if o.Reason == api.ReasonTooManyFails && !in.Offered {
+	if o.Reason == api.ReasonTooManyFails && !in.HandedBack {
 		c.apps.AddFail(id)
 	}
 	state := o.State
 	switch {
 	case in.Spec.Exclusive:
 		c.stopped(id, at)
-		c.takeBack(id)
+		c.withdrawFromCluster(id)
 		state = api.Requested
 	default:
-		c.apps.SetOffered(id, true)
+		c.apps.SetHandedBack(id, true)
 		if state == api.ClusterScheduled {
 			state = api.Requested
 		}
@@ -214,10 +214,10 @@ func (c *instances) stopped(id api.InstanceID, at api.ClusterID) {
 	c.apps.Stopped(id, at)
 }
 
-// nothingLeft records that the cluster has nothing left of a withdrawn instance, or was removed.
+// confirmStopped records that the cluster has nothing left of a withdrawn instance, or was removed.
 // The instance is placed if it waited for that. It is removed if it is leaving and no other cluster
 // has to confirm.
-func (c *instances) nothingLeft(id api.InstanceID, at api.ClusterID) {
+func (c *instances) confirmStopped(id api.InstanceID, at api.ClusterID) {
 	c.clusters.Left(at, id)
 	if !c.apps.Has(id) {
 		return
@@ -275,7 +275,7 @@ func (c *instances) remove(id api.InstanceID) {
 	c.journal.Delete(kindInstance, string(id))
 	in.State = api.Terminated
 	c.event(in.Event(in.Reason, ""))
-	c.show(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: c.nextRev()})
+	c.publish(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: c.nextRev()})
 	if app, _ := c.apps.Service(id.Service()); app != nil {
 		c.finishApp(app.ID)
 	} else {
@@ -360,9 +360,9 @@ func (c *instances) finishApp(id api.AppID) {
 		c.placement.RemoveService(s)
 		c.values.Use(s, nil)
 	}
-	c.commit(a, nil)
+	c.commitAddresses(a, nil)
 	c.namesChanged(had, nil)
 	c.journal.Delete(kindApp, string(id))
 	c.event(api.Event{Tenant: a.Tenant, Kind: "app", Object: id.Name(), Detail: "deleted"})
-	c.show(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: c.nextRev()})
+	c.publish(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: c.nextRev()})
 }

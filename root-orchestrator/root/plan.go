@@ -82,7 +82,7 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 
 // tryAddresses returns an error if the applications cannot have the addresses that they request.
 func (c *Core) tryAddresses(now time.Time, ids []api.AppID, apps []api.Application) error {
-	var tried []planned
+	var tried []addressPlans
 	defer func() {
 		for _, t := range tried {
 			t.undo(c.addresses)
@@ -250,7 +250,7 @@ func (d dryRun) compare(p *Planned, had, has map[api.InstanceID]applications.Ins
 			if n := len(is.Placements); n > 0 {
 				v.Score = is.Placements[n-1].Score
 			}
-			if v.Displaces = is.Displaces; !v.Displaces { // after preemption, only the cluster knows
+			if v.Preempts = is.Preempts; !v.Preempts { // after preemption, only the cluster knows
 				v.Headroom = d.placement.Headroom(facts(&is))
 			}
 			p.Asks[is.Cluster] = append(p.Asks[is.Cluster], api.WhyRequest{

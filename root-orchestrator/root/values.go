@@ -45,7 +45,7 @@ func (in DeleteValues) apply(c *Core) error {
 	}
 	c.journal.Delete(KindValues, in.Key.String())
 	c.event(valuesEvent(in.Key, "deleted by "+in.By))
-	c.show(api.Change{Kind: string(in.Key.Kind), ID: string(in.Key.ID), Tenant: in.Key.ID.Tenant(), Revision: c.nextRev()})
+	c.publish(api.Change{Kind: string(in.Key.Kind), ID: string(in.Key.ID), Tenant: in.Key.ID.Tenant(), Revision: c.nextRev()})
 	c.distribute(in.Key, registry)
 	return nil
 }

@@ -52,7 +52,7 @@ type twin struct {
 	at        *api.Position // the position of all its nodes
 	noOverlay bool          // its nodes have no overlay network
 	devices   []api.SlotDevice
-	yields    []api.Yield
+	yields    []api.Preemptible
 	areas     []string
 	features  []string
 }
@@ -210,7 +210,7 @@ func (tw *twin) report() Report {
 			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: !tw.noOverlay, Nodes: 1, Free: free, Largest: free}},
 		},
 	}
-	r.Aggregate.Yields = tw.yields
+	r.Aggregate.Preemptible = tw.yields
 	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas, r.Aggregate.Slots[0].Features = tw.devices, tw.areas, tw.features
 	if tw.at != nil {
 		r.Aggregate.Latency = &api.CoordSpread{Center: *tw.at.Coord, Nodes: 1}
@@ -429,7 +429,7 @@ func TestRandomInputsWithCrashesConverge(t *testing.T) {
 				tw.room, tw.yields = rng.IntN(10), nil
 				if rng.IntN(2) == 0 {
 					most := api.Resources{MilliCPU: rng.Int64N(9000), MemoryMB: rng.Int64N(900)}
-					tw.yields = []api.Yield{{Urgency: rng.IntN(4), Free: most, Largest: most}}
+					tw.yields = []api.Preemptible{{Urgency: rng.IntN(4), Free: most, Largest: most}}
 				}
 			case 14:
 				tw := w.twins[id()]

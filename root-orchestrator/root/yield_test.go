@@ -16,7 +16,7 @@ func fullOf(t *testing.T, clusters ...api.ClusterID) *world {
 	w := newWorld(t, clusters...)
 	for _, id := range clusters {
 		w.twins[id].room = 0
-		w.twins[id].yields = []api.Yield{{Urgency: 1, Free: free(500), Largest: free(500)}, {Urgency: 2, Free: free(2000), Largest: free(1000)}}
+		w.twins[id].yields = []api.Preemptible{{Urgency: 1, Free: free(500), Largest: free(500)}, {Urgency: 2, Free: free(2000), Largest: free(1000)}}
 	}
 	w.settle()
 	return w
@@ -109,7 +109,7 @@ func TestAWaitingUrgentInstanceIsOfferedWhenAClusterCanPreempt(t *testing.T) {
 func TestARunningInstancePreemptsNone(t *testing.T) {
 	w := placedOn(t, func(m *api.Microservice) { m.Priority = "high" })
 	w.twins["b"].room = 0
-	w.twins["b"].yields = []api.Yield{{Urgency: 1, Free: free(9000), Largest: free(9000)}}
+	w.twins["b"].yields = []api.Preemptible{{Urgency: 1, Free: free(9000), Largest: free(9000)}}
 	w.settle()
 	w.violated("a", 0, true)
 	w.settle()
@@ -125,7 +125,7 @@ func TestPlanNamesPreemption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.Apps[0].Instances[0]; got.Action != PlanPlace || !got.Displaces || got.Cluster != "a" || len(p.Asks["a"]) != 1 {
+	if got := p.Apps[0].Instances[0]; got.Action != PlanPlace || !got.Preempts || got.Cluster != "a" || len(p.Asks["a"]) != 1 {
 		t.Errorf("planned %+v, want it placed on a, displacing others", got)
 	}
 }

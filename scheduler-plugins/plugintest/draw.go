@@ -14,7 +14,7 @@ import (
 func Node(id string, capacity api.Resources) sched.Candidate {
 	return sched.Candidate{
 		ID: id, Level: sched.Nodes, Capacity: capacity, Free: capacity,
-		Rooms: []sched.Room{{
+		Slots: []sched.Slot{{
 			Runtimes: []string{"container"}, Arch: "amd64", Free: capacity, Largest: capacity,
 		}},
 	}
@@ -57,26 +57,26 @@ func Requests() *rapid.Generator[sched.Request] {
 		req := sched.Request{
 			ID:             "acme/a.b.c.d#0",
 			Needs:          resources(t, "needs", 0),
-			Virtualization: often(runtimes).Draw(t, "virtualization"),
-			Arch:           seldom(some(arches, 1)).Draw(t, "arch"),
-			Privileged:     oneOf(t, 9, "privileged"),
-			Network:        oneOf(t, 6, "network"),
+			Virtualization: mostlyFirst(runtimes).Draw(t, "virtualization"),
+			Arch:           mostlyNil(subset(arches, 1)).Draw(t, "arch"),
+			Privileged:     oneIn(t, 9, "privileged"),
+			Network:        oneIn(t, 6, "network"),
 			Address:        rapid.Bool().Draw(t, "address"),
-			Clusters:       seldom(some(ids, 3)).Draw(t, "clusters"),
-			Nodes:          seldom(some(ids, 3)).Draw(t, "nodes"),
-			Avoid:          seldom(some(ids, 2)).Draw(t, "avoid"),
-			Addons:         seldom(some(addons, 2)).Draw(t, "addons"),
-			Features:       seldom(some(features, 2)).Draw(t, "features"),
-			Ports:          seldom(rapid.SliceOfNDistinct(rapid.SampledFrom(ports), 0, 2, rapid.ID[sched.Port])).Draw(t, "ports"),
-			Labels:         seldom(rapid.SliceOfN(rapid.Custom(selector), 0, 2)).Draw(t, "labels"),
-			Zones:          seldom(rapid.SliceOfN(rapid.Custom(zone), 0, 2)).Draw(t, "zones"),
-			Bounds:         seldom(rapid.SliceOfN(rapid.Custom(bound), 0, 2)).Draw(t, "bounds"),
-			Domains:        seldom(rapid.SliceOfN(rapid.Custom(fullDomain), 0, 3)).Draw(t, "domains"),
+			Clusters:       mostlyNil(subset(ids, 3)).Draw(t, "clusters"),
+			Nodes:          mostlyNil(subset(ids, 3)).Draw(t, "nodes"),
+			Avoid:          mostlyNil(subset(ids, 2)).Draw(t, "avoid"),
+			Addons:         mostlyNil(subset(addons, 2)).Draw(t, "addons"),
+			Features:       mostlyNil(subset(features, 2)).Draw(t, "features"),
+			Ports:          mostlyNil(rapid.SliceOfNDistinct(rapid.SampledFrom(ports), 0, 2, rapid.ID[sched.Port])).Draw(t, "ports"),
+			Labels:         mostlyNil(rapid.SliceOfN(rapid.Custom(selector), 0, 2)).Draw(t, "labels"),
+			Zones:          mostlyNil(rapid.SliceOfN(rapid.Custom(zone), 0, 2)).Draw(t, "zones"),
+			Bounds:         mostlyNil(rapid.SliceOfN(rapid.Custom(bound), 0, 2)).Draw(t, "bounds"),
+			Domains:        mostlyNil(rapid.SliceOfN(rapid.Custom(fullDomain), 0, 3)).Draw(t, "domains"),
 			Peers:          rapid.MapOf(rapid.SampledFrom(ids), rapid.IntRange(0, 3)).Draw(t, "peers"),
 			Urgency:        rapid.IntRange(0, 3).Draw(t, "urgency"),
 			Convergence:    5 * time.Second,
 		}
-		for _, kind := range seldom(some(kinds, 2)).Draw(t, "devices") {
+		for _, kind := range mostlyNil(subset(kinds, 2)).Draw(t, "devices") {
 			req.Devices = append(req.Devices, api.Device{Name: kind, Count: rapid.IntRange(1, 2).Draw(t, "count")})
 		}
 		return req
@@ -100,10 +100,10 @@ func Candidate(id string) *rapid.Generator[sched.Candidate] {
 		c := sched.Candidate{
 			ID:       id,
 			Level:    rapid.SampledFrom([]sched.Level{sched.Nodes, sched.Clusters}).Draw(t, "level"),
-			Out:      often([]string{"", "silent"}).Draw(t, "out"),
+			Out:      mostlyFirst([]string{"", "silent"}).Draw(t, "out"),
 			Capacity: resources(t, "capacity", 0),
 			Free:     resources(t, "free", -500),
-			Rooms:    rapid.SliceOfN(rapid.Custom(room), 0, 4).Draw(t, "rooms"),
+			Slots:    rapid.SliceOfN(rapid.Custom(slot), 0, 4).Draw(t, "rooms"),
 			Load:     rapid.IntRange(0, 9).Draw(t, "load"),
 			Coord:    maybe(rapid.Custom(coordinate)).Draw(t, "coordinate"),
 		}
@@ -117,18 +117,18 @@ func Candidate(id string) *rapid.Generator[sched.Candidate] {
 			c.Spread = resources(t, "spread", 0)
 			return c
 		}
-		if !oneOf(t, 6, "odd rooms") {
-			c.Rooms = []sched.Room{rapid.Custom(room).Draw(t, "room")}
+		if !oneIn(t, 6, "odd rooms") {
+			c.Slots = []sched.Slot{rapid.Custom(slot).Draw(t, "room")}
 		}
 		c.Geo = maybe(rapid.SampledFrom(places)).Draw(t, "geo")
 		c.Ports = map[sched.Port]int{}
 		for _, p := range ports {
 			c.Ports[p] = rapid.IntRange(0, 1).Draw(t, "port")
 		}
-		if oneOf(t, 4, "says what may be published") {
+		if oneIn(t, 4, "says what may be published") {
 			c.Own = &api.NodePorts{Publish: []api.PortRange{{First: 1, Last: rapid.SampledFrom([]uint16{79, 65535}).Draw(t, "last")}}}
 			for _, p := range ports {
-				if oneOf(t, 3, "own") {
+				if oneIn(t, 3, "own") {
 					c.Own.Own = append(c.Own.Own, api.HostPort{Port: p.Number, Protocol: p.Protocol})
 				}
 			}
@@ -138,19 +138,19 @@ func Candidate(id string) *rapid.Generator[sched.Candidate] {
 	})
 }
 
-func room(t *rapid.T) sched.Room {
-	r := sched.Room{
-		Runtimes:   append(some([]string{sched.Untold, "process", "runsc"}, 2).Draw(t, "runtimes"), often([]string{"container", "kata"}).Draw(t, "runtime")),
-		Arch:       rapid.SampledFrom(append([]string{sched.Untold}, arches...)).Draw(t, "arch"),
+func slot(t *rapid.T) sched.Slot {
+	r := sched.Slot{
+		Runtimes:   append(subset([]string{sched.Unreported, "process", "runsc"}, 2).Draw(t, "runtimes"), mostlyFirst([]string{"container", "kata"}).Draw(t, "runtime")),
+		Arch:       rapid.SampledFrom(append([]string{sched.Unreported}, arches...)).Draw(t, "arch"),
 		Privileged: rapid.Bool().Draw(t, "privileged"),
 		Network:    rapid.Bool().Draw(t, "network"),
-		Full:       oneOf(t, 6, "full"),
-		Areas:      some(append([]string{sched.Untold}, areas...), 3).Draw(t, "areas"),
-		Addons:     some(append([]string{sched.Untold}, addons...), 2).Draw(t, "addons"),
-		Features:   some(features, 2).Draw(t, "features"),
+		Full:       oneIn(t, 6, "full"),
+		Areas:      subset(append([]string{sched.Unreported}, areas...), 3).Draw(t, "areas"),
+		Addons:     subset(append([]string{sched.Unreported}, addons...), 2).Draw(t, "addons"),
+		Features:   subset(features, 2).Draw(t, "features"),
 		Free:       resources(t, "free", -500),
 		Largest:    resources(t, "largest", -500),
-		Devices:    rapid.MapOf(rapid.SampledFrom(append([]string{sched.Untold}, kinds...)), rapid.IntRange(0, 3)).Draw(t, "devices"),
+		Devices:    rapid.MapOf(rapid.SampledFrom(append([]string{sched.Unreported}, kinds...)), rapid.IntRange(0, 3)).Draw(t, "devices"),
 	}
 	return r
 }
@@ -210,7 +210,7 @@ func coordinate(t *rapid.T) api.Coordinate {
 	}
 	c.Height = rapid.Float64Range(1e-5, 0.01).Draw(t, "height")
 	c.Error = rapid.Float64Range(0, 1.5).Draw(t, "error")
-	if oneOf(t, 10, "spoilt") {
+	if oneIn(t, 10, "spoilt") {
 		c.Vec = c.Vec[:5]
 	}
 	return c
@@ -233,7 +233,7 @@ func fullDomain(t *rapid.T) sched.Domain {
 
 func resources(t *rapid.T, name string, least int64) api.Resources {
 	part := func(of string, seldom int) int64 {
-		if least == 0 && !oneOf(t, seldom, name+" any "+of) {
+		if least == 0 && !oneIn(t, seldom, name+" any "+of) {
 			return 0
 		}
 		return rapid.Int64Range(least, 2000-16*least).Draw(t, name+" "+of)
@@ -243,32 +243,32 @@ func resources(t *rapid.T, name string, least int64) api.Resources {
 	}
 }
 
-func some(of []string, most int) *rapid.Generator[[]string] {
+func subset(of []string, most int) *rapid.Generator[[]string] {
 	return rapid.SliceOfNDistinct(rapid.SampledFrom(of), 0, most, rapid.ID[string])
 }
 
-// seldom draws nil in four of five cases, so that requests are not excluded everywhere by one
+// mostlyNil draws nil in four of five cases, so that requests are not excluded everywhere by one
 // of many constraints.
-func seldom[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
+func mostlyNil[E any](g *rapid.Generator[[]E]) *rapid.Generator[[]E] {
 	return rapid.Custom(func(t *rapid.T) []E {
-		if !oneOf(t, 5, "seldom") {
+		if !oneIn(t, 5, "seldom") {
 			return nil
 		}
 		return g.Draw(t, "some")
 	})
 }
 
-// often draws the first element most of the time.
-func often[E any](of []E) *rapid.Generator[E] {
+// mostlyFirst draws the first element most of the time.
+func mostlyFirst[E any](of []E) *rapid.Generator[E] {
 	return rapid.Custom(func(t *rapid.T) E {
-		if !oneOf(t, 5, "seldom") {
+		if !oneIn(t, 5, "seldom") {
 			return of[0]
 		}
 		return rapid.SampledFrom(of).Draw(t, "any")
 	})
 }
 
-// oneOf draws true in one of n cases.
-func oneOf(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
+// oneIn draws true in one of n cases.
+func oneIn(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
 
 func maybe[E any](g *rapid.Generator[E]) *rapid.Generator[*E] { return rapid.Ptr(g, true) }

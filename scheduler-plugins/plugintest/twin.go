@@ -11,7 +11,7 @@ import (
 )
 
 // Fits is a simple reference implementation of sched's filters, without grants. It reports
-// whether one room of the candidate meets the whole request. It checks the hulls of clusters
+// whether one slot of the candidate meets the whole request. It checks the hulls of clusters
 // by sample points.
 func Fits(req *sched.Request, c sched.Candidate) bool {
 	among := func(list []string, s string) bool { return len(list) == 0 || slices.Contains(list, s) }
@@ -37,9 +37,9 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 			return false
 		}
 	}
-	return slices.ContainsFunc(c.Rooms, func(r sched.Room) bool {
+	return slices.ContainsFunc(c.Slots, func(r sched.Slot) bool {
 		has := func(list []string, s string) bool {
-			return slices.Contains(list, s) || c.Level == sched.Clusters && slices.Contains(list, sched.Untold)
+			return slices.Contains(list, s) || c.Level == sched.Clusters && slices.Contains(list, sched.Unreported)
 		}
 		enough := func(part func(api.Resources) int64) bool {
 			need := part(req.Needs)
@@ -61,12 +61,12 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 			}
 		}
 		for _, d := range req.Devices {
-			if r.Devices[d.Name] < d.Count && (c.Level == sched.Nodes || r.Devices[sched.Untold] == 0) {
+			if r.Devices[d.Name] < d.Count && (c.Level == sched.Nodes || r.Devices[sched.Unreported] == 0) {
 				return false
 			}
 		}
 		return (r.Privileged || !req.Privileged) && (r.Network || !req.Network) && !(r.Full && req.Address) &&
-			has(r.Runtimes, req.Virtualization) && (among(req.Arch, r.Arch) || c.Level == sched.Clusters && r.Arch == sched.Untold) &&
+			has(r.Runtimes, req.Virtualization) && (among(req.Arch, r.Arch) || c.Level == sched.Clusters && r.Arch == sched.Unreported) &&
 			enough(func(r api.Resources) int64 { return r.MilliCPU }) && enough(func(r api.Resources) int64 { return r.MemoryMB }) &&
 			enough(func(r api.Resources) int64 { return r.StorageMB }) &&
 			enough(func(r api.Resources) int64 { return r.InMbit }) && enough(func(r api.Resources) int64 { return r.OutMbit })
@@ -108,7 +108,7 @@ func fitsDomains(req *sched.Request, c sched.Candidate) bool {
 func nodeFitsPlace(req *sched.Request, c sched.Candidate) bool {
 	located := c.Geo != nil && c.Geo.Valid()
 	for _, z := range req.Zones {
-		if z.Circle != nil && (!located || c.Geo.Kilometres(*z.Circle) > z.Radius) || z.Polygon != nil && (!located || !winds(z.Polygon, *c.Geo)) {
+		if z.Circle != nil && (!located || c.Geo.Kilometres(*z.Circle) > z.Radius) || z.Polygon != nil && (!located || !windsAround(z.Polygon, *c.Geo)) {
 			return false
 		}
 	}
@@ -137,10 +137,10 @@ func clusterFitsPlace(req *sched.Request, c sched.Candidate) bool {
 	for _, z := range req.Zones {
 		in := anywhere || z.Area != ""
 		for _, h := range hull {
-			in = in || z.Circle != nil && h.Kilometres(*z.Circle) <= z.Radius || z.Polygon != nil && winds(z.Polygon, h)
+			in = in || z.Circle != nil && h.Kilometres(*z.Circle) <= z.Radius || z.Polygon != nil && windsAround(z.Polygon, h)
 		}
 		for _, p := range samples(z.Polygon) {
-			in = in || winds(c.Hull, p)
+			in = in || windsAround(c.Hull, p)
 		}
 		if !in {
 			return false
@@ -176,8 +176,8 @@ func clusterFitsPlace(req *sched.Request, c sched.Candidate) bool {
 	return true
 }
 
-// winds reports whether the polygon winds around g, by the sum of the angles.
-func winds(corners []api.Geo, g api.Geo) bool {
+// windsAround reports whether the polygon winds around g, by the sum of the angles.
+func windsAround(corners []api.Geo, g api.Geo) bool {
 	for _, shift := range []float64{-360, 0, 360} {
 		turned, lon := 0.0, 0.0
 		for i := range corners {

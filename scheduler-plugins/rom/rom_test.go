@@ -14,7 +14,7 @@ func TestSuite(t *testing.T) { plugintest.Run(t, rom.Plugin{}) }
 
 func node(id string, capacity, free api.Resources, load int) sched.Candidate {
 	c := plugintest.Node(id, capacity)
-	c.Free, c.Rooms[0].Free, c.Rooms[0].Largest, c.Load = free, free, free, load
+	c.Free, c.Slots[0].Free, c.Slots[0].Largest, c.Load = free, free, free, load
 	return c
 }
 
@@ -97,7 +97,7 @@ func TestABurstSpreadsAndDoesNotOvercommit(t *testing.T) {
 		for k := range cs {
 			if c := &cs[k]; c.ID == best.ID {
 				c.Free, c.Load = c.Free.Minus(each), c.Load+1
-				c.Rooms[0].Free, c.Rooms[0].Largest = c.Free, c.Free
+				c.Slots[0].Free, c.Slots[0].Largest = c.Free, c.Free
 			}
 		}
 		low, high := cs[0].Load, cs[0].Load

@@ -24,7 +24,7 @@ func nodes(n int) []sched.Candidate {
 		c.Free.MemoryMB -= rng.Int64N(c.Free.MemoryMB)
 		c.Load = rng.IntN(20)
 		c.Labels = map[string]string{"hostname": c.ID, "zone": fmt.Sprintf("z%d", i%8)}
-		r := &c.Rooms[0]
+		r := &c.Slots[0]
 		r.Free, r.Largest, r.Network, r.Areas = c.Free, c.Free, true, []string{"de", fmt.Sprintf("town%d", i%16)}
 		if i%4 == 0 {
 			r.Arch = "arm64"
@@ -95,7 +95,7 @@ func BenchmarkBestOfClusters1000(b *testing.B) {
 		members := nodes(6)
 		c := sched.Candidate{ID: fmt.Sprintf("cluster-%d", i), Level: sched.Clusters, Nodes: 6}
 		for _, n := range members {
-			c.Capacity, c.Free, c.Rooms = c.Capacity.Plus(n.Capacity), c.Free.Plus(n.Free), append(c.Rooms, n.Rooms...)
+			c.Capacity, c.Free, c.Slots = c.Capacity.Plus(n.Capacity), c.Free.Plus(n.Free), append(c.Slots, n.Slots...)
 		}
 		g, at := someplace(rng)
 		c.Coord, c.Radius, c.Age = at, 5*time.Millisecond, time.Duration(rng.IntN(30))*time.Second
@@ -128,7 +128,7 @@ func BenchmarkBurst10000(b *testing.B) {
 			best, _ := table.Best(&req, rom.Plugin{}, uint64(i))
 			c := *table.Get(best.ID)
 			c.Free, c.Load = c.Free.Minus(req.Needs), c.Load+1
-			c.Rooms[0].Free, c.Rooms[0].Largest = c.Free, c.Free
+			c.Slots[0].Free, c.Slots[0].Largest = c.Free, c.Free
 			table.Put(c)
 		}
 	}

@@ -14,7 +14,7 @@ func ExamplePlace() {
 		free := api.Resources{MilliCPU: milliCPU, MemoryMB: memoryMB}
 		return sched.Candidate{
 			ID: id, Level: sched.Nodes, Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 4096}, Free: free,
-			Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: arch, Free: free, Largest: free}},
+			Slots: []sched.Slot{{Runtimes: []string{"container"}, Arch: arch, Free: free, Largest: free}},
 		}
 	}
 	request := sched.Request{

@@ -8,15 +8,15 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// order lists the constraints as the filters run.
-var order = append(slices.Concat(constraintsOf[:]...), Fits)
+// constraintOrder lists the constraints as the filters run.
+var constraintOrder = append(slices.Concat(constraintsOf[:]...), Fits)
 
-// rank returns a constraint's index in order.
-func rank(constraint string) int {
+// constraintIndex returns a constraint's index in order.
+func constraintIndex(constraint string) int {
 	if strings.HasPrefix(constraint, ConstraintDevice) {
 		constraint = ConstraintDevice
 	}
-	return slices.Index(order, constraint)
+	return slices.Index(constraintOrder, constraint)
 }
 
 // Explain summarises a result: how many candidates each constraint excluded, in the order of
@@ -49,7 +49,7 @@ func Explain(res Result) api.Explanation {
 		causes = append(causes, cause{api.Cause{Constraint: Fits, Count: n}, nil})
 	}
 	slices.SortFunc(causes, func(a, b cause) int {
-		return cmp.Or(cmp.Compare(rank(a.Constraint), rank(b.Constraint)), cmp.Compare(a.Constraint, b.Constraint)) // kinds of devices last
+		return cmp.Or(cmp.Compare(constraintIndex(a.Constraint), constraintIndex(b.Constraint)), cmp.Compare(a.Constraint, b.Constraint)) // kinds of devices last
 	})
 	var nearest *api.Rejection
 	for _, c := range causes {

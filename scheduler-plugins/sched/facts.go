@@ -46,12 +46,12 @@ type Monotone interface {
 func (q *query) facts(c *Candidate) Facts {
 	load := int64(c.Load + 1)
 	f := Facts{
-		CPU:     part(c.Free.MilliCPU-load*overhead.MilliCPU-q.Needs.MilliCPU, float64(c.Capacity.MilliCPU)),
-		Memory:  part(c.Free.MemoryMB-load*overhead.MemoryMB-q.Needs.MemoryMB, float64(c.Capacity.MemoryMB)),
+		CPU:     fraction(c.Free.MilliCPU-load*overhead.MilliCPU-q.Needs.MilliCPU, float64(c.Capacity.MilliCPU)),
+		Memory:  fraction(c.Free.MemoryMB-load*overhead.MemoryMB-q.Needs.MemoryMB, float64(c.Capacity.MemoryMB)),
 		Rest:    q.rest(c),
 		Margin:  1,
-		Bounded: q.bounded(),
-		Fresh:   fresh(c.Age),
+		Bounded: q.boundsDistance(),
+		Fresh:   freshness(c.Age),
 		req:     q.Request,
 		id:      c.ID,
 	}
@@ -73,7 +73,7 @@ func (q *query) facts(c *Candidate) Facts {
 // processor time. It also spreads instances that reserve nothing.
 var overhead = api.Resources{MilliCPU: 10, MemoryMB: 12}
 
-func part(free int64, capacity float64) float64 {
+func fraction(free int64, capacity float64) float64 {
 	if capacity <= 0 {
 		return 0
 	}
@@ -83,48 +83,48 @@ func part(free int64, capacity float64) float64 {
 func (q *query) rest(c *Candidate) float64 {
 	least := 1.0
 	if n := q.Needs.StorageMB; n > 0 {
-		least = min(least, part(c.Free.StorageMB-n, float64(c.Capacity.StorageMB)))
+		least = min(least, fraction(c.Free.StorageMB-n, float64(c.Capacity.StorageMB)))
 	}
 	if n := q.Needs.InMbit; n > 0 {
-		least = min(least, part(c.Free.InMbit-n, float64(c.Capacity.InMbit)))
+		least = min(least, fraction(c.Free.InMbit-n, float64(c.Capacity.InMbit)))
 	}
 	if n := q.Needs.OutMbit; n > 0 {
-		least = min(least, part(c.Free.OutMbit-n, float64(c.Capacity.OutMbit)))
+		least = min(least, fraction(c.Free.OutMbit-n, float64(c.Capacity.OutMbit)))
 	}
 	return least
 }
 
-func fresh(age time.Duration) float64 {
+func freshness(age time.Duration) float64 {
 	if age <= 0 {
 		return 1
 	}
 	return 1 / (1 + age.Minutes())
 }
 
-// bounded reports whether the request bounds distances or round trips.
-func (q *query) bounded() bool { return len(q.circles) > 0 || len(q.bounds) > 0 }
+// boundsDistance reports whether the request bounds distances or round trips.
+func (q *query) boundsDistance() bool { return len(q.circles) > 0 || len(q.bounds) > 0 }
 
-// far reports whether a zone or bound may exclude a candidate by its location.
-func (q *query) far() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
+// boundsLocation reports whether a zone or bound may exclude a candidate by its location.
+func (q *query) boundsLocation() bool { return len(q.Zones) > 0 || len(q.bounds) > 0 }
 
 func (q *query) margin(id string, at *position) float64 {
 	least := 1.0
 	if at.located {
 		for i := range q.circles {
 			z := &q.circles[i]
-			least = min(least, left(kilometres(at.point.chord(&z.centre)), z.Radius))
+			least = min(least, unusedFraction(kilometres(at.point.chord(&z.centre)), z.Radius))
 		}
 	}
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
 			if c := b.chordTo(q, at); at.located && !math.IsNaN(c) {
-				least = min(least, left(kilometres(c), b.Km))
+				least = min(least, unusedFraction(kilometres(c), b.Km))
 			}
 			continue
 		}
 		if rtt, wrong, ok := b.nearest(q, id, at); ok {
-			least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
+			least = min(least, unusedFraction(float64(rtt)*(1+wrong), float64(b.RTT)))
 		}
 	}
 	return least
@@ -134,11 +134,11 @@ func (q *query) margin(id string, at *position) float64 {
 // nearest corner of its hull.
 func (q *query) clusterMargin(c *Candidate) float64 {
 	least := 1.0
-	at := position{latent: latentOf(c.Coord), node: nodeOf(c)}
-	hull := extent(c)
+	at := position{latency: latencyPointOf(c.Coord), node: nodeOf(c)}
+	hull := hullOf(c)
 	for i := range q.circles {
 		if z := &q.circles[i]; len(hull) > 0 {
-			least = min(least, left(corner(hull, *z.Circle, &z.centre), z.Radius))
+			least = min(least, unusedFraction(nearestCorner(hull, *z.Circle, &z.centre), z.Radius))
 		}
 	}
 	for i := range q.bounds {
@@ -146,24 +146,24 @@ func (q *query) clusterMargin(c *Candidate) float64 {
 		switch {
 		case b.Km <= 0:
 			if rtt, wrong, ok := b.nearest(q, c.ID, &at); ok {
-				least = min(least, left(float64(rtt)*(1+wrong), float64(b.RTT)))
+				least = min(least, unusedFraction(float64(rtt)*(1+wrong), float64(b.RTT)))
 			}
 		case len(hull) > 0 && len(b.geo) > 0:
 			nearest := math.Inf(1)
 			for k, j := 0, 0; k < len(b.Points); k++ {
 				if g := b.Points[k].Geo; g != nil && g.Valid() {
-					nearest = min(nearest, corner(hull, *g, &b.geo[j]))
+					nearest = min(nearest, nearestCorner(hull, *g, &b.geo[j]))
 					j++
 				}
 			}
-			least = min(least, left(nearest, b.Km))
+			least = min(least, unusedFraction(nearest, b.Km))
 		}
 	}
 	return least
 }
 
-// corner returns the distance of a place from the nearest corner of a hull, 0 inside the hull.
-func corner(hull []api.Geo, g api.Geo, p *point) float64 {
+// nearestCorner returns the distance of a place from the nearest corner of a hull, 0 inside the hull.
+func nearestCorner(hull []api.Geo, g api.Geo, p *point) float64 {
 	if inside(hull, g) {
 		return 0
 	}
@@ -175,8 +175,8 @@ func corner(hull []api.Geo, g api.Geo, p *point) float64 {
 	return kilometres(least)
 }
 
-// left returns the share of limit that remains above have, at least -1.
-func left(have, limit float64) float64 {
+// unusedFraction returns the share of limit that remains above have, at least -1.
+func unusedFraction(have, limit float64) float64 {
 	if limit <= 0 {
 		return -1
 	}

@@ -38,13 +38,13 @@ const (
 	Fits                     = "fits"
 )
 
-// Untold in a cluster's Room stands for values that the cluster does not report. As an entry
+// Unreported in a cluster's Slot stands for values that the cluster does not report. As an entry
 // of Runtimes, Areas, Addons or Devices, it means that there may be other values too; as
-// Arch, that any value is possible. The rooms of nodes do not have it.
-const Untold = "*"
+// Arch, that any value is possible. The slots of nodes do not have it.
+const Unreported = "*"
 
 // stage is a filter's index in the fixed order. A candidate is rejected by the first filter
-// that none of its rooms passes.
+// that none of its slots passes.
 type stage int
 
 const (
@@ -112,23 +112,23 @@ func (q *query) stageOf(c *Candidate) stage {
 		return outStage
 	case slices.Contains(q.Avoid, c.ID):
 		return avoidStage
-	case !named(q.Request, c):
+	case !allowsName(q.Request, c):
 		return directStage
 	}
-	// The candidate reaches the furthest stage that one of its rooms reaches.
+	// The candidate reaches the furthest stage that one of its slots reaches.
 	reached := privilegedStage
 	if !q.Privileged {
 		reached = virtualizationStage
 	}
-	for i := range c.Rooms {
-		if s := q.roomStage(c, &c.Rooms[i]); s > reached {
+	for i := range c.Slots {
+		if s := q.slotStage(c, &c.Slots[i]); s > reached {
 			reached = s
 		}
 	}
-	return q.placeStage(c, reached)
+	return q.candidateStage(c, reached)
 }
 
-func named(req *Request, c *Candidate) bool {
+func allowsName(req *Request, c *Candidate) bool {
 	names := req.Nodes
 	if c.Level == Clusters {
 		names = req.Clusters
@@ -136,26 +136,26 @@ func named(req *Request, c *Candidate) bool {
 	return len(names) == 0 || slices.Contains(names, c.ID)
 }
 
-// roomStage returns the first of the filters of rooms that the room fails, or fit.
-func (q *query) roomStage(c *Candidate, r *Room) stage {
+// slotStage returns the first of the filters of slots that the slot fails, or fit.
+func (q *query) slotStage(c *Candidate, r *Slot) stage {
 	if s := q.kindStage(c.Level, r); s != fit {
 		return s
 	}
-	if short(q.Devices, c.Level, r) >= 0 {
+	if missingDevice(q.Devices, c.Level, r) >= 0 {
 		return deviceStage
 	}
-	return lackStage(q.Needs, available(c, r))
+	return resourceStage(q.Needs, slotCapacity(c, r))
 }
 
-// kindStage returns the first filter of rarely changing properties that the room fails, or
+// kindStage returns the first filter of rarely changing properties that the slot fails, or
 // fit.
-func (q *query) kindStage(level Level, r *Room) stage {
+func (q *query) kindStage(level Level, r *Slot) stage {
 	switch {
 	case q.Privileged && !r.Privileged:
 		return privilegedStage
-	case !has(r.Runtimes, q.Virtualization, level):
+	case !offers(r.Runtimes, q.Virtualization, level):
 		return virtualizationStage
-	case len(q.Arch) > 0 && !slices.Contains(q.Arch, r.Arch) && (level == Nodes || r.Arch != Untold):
+	case len(q.Arch) > 0 && !slices.Contains(q.Arch, r.Arch) && (level == Nodes || r.Arch != Unreported):
 		return archStage
 	case q.Network && !r.Network:
 		return networkStage
@@ -163,12 +163,12 @@ func (q *query) kindStage(level Level, r *Room) stage {
 		return featuresStage
 	}
 	for _, a := range q.Addons {
-		if !has(r.Addons, a, level) {
+		if !offers(r.Addons, a, level) {
 			return addonsStage
 		}
 	}
 	for i := range q.Zones {
-		if z := &q.Zones[i]; z.Area != "" && !has(r.Areas, z.Area, level) {
+		if z := &q.Zones[i]; z.Area != "" && !offers(r.Areas, z.Area, level) {
 			return areaStage
 		}
 	}
@@ -178,12 +178,12 @@ func (q *query) kindStage(level Level, r *Room) stage {
 	return fit
 }
 
-// has reports whether a list of a room has a name, or is an incomplete list of a cluster.
-func has(list []string, name string, level Level) bool {
-	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Untold)
+// offers reports whether a list of a slot has a name, or is an incomplete list of a cluster.
+func offers(list []string, name string, level Level) bool {
+	return slices.Contains(list, name) || level == Clusters && slices.Contains(list, Unreported)
 }
 
-// lacking returns the first feature that a room does not have, or "". A cluster that reports no
+// lacking returns the first feature that a slot does not have, or "". A cluster that reports no
 // features has none: its release may ignore the fields of the SLA.
 func lacking(need, have []string) string {
 	for _, f := range need {
@@ -194,62 +194,62 @@ func lacking(need, have []string) string {
 	return ""
 }
 
-// short returns the index of the first device of which the room has too few, or -1.
-func short(devices []api.Device, level Level, r *Room) int {
+// missingDevice returns the index of the first device of which the slot has too few, or -1.
+func missingDevice(devices []api.Device, level Level, r *Slot) int {
 	for i, d := range devices {
-		if d.Count > r.Devices[d.Name] && (level == Nodes || r.Devices[Untold] == 0) {
+		if d.Count > r.Devices[d.Name] && (level == Nodes || r.Devices[Unreported] == 0) {
 			return i
 		}
 	}
 	return -1
 }
 
-// lackStage returns the first resource that is too scarce, or fit.
-func lackStage(needs, free api.Resources) stage {
+// resourceStage returns the first resource that is too scarce, or fit.
+func resourceStage(needs, free api.Resources) stage {
 	switch {
-	case lacks(needs.MilliCPU, free.MilliCPU):
+	case exceeds(needs.MilliCPU, free.MilliCPU):
 		return vcpusStage
-	case lacks(needs.MemoryMB, free.MemoryMB):
+	case exceeds(needs.MemoryMB, free.MemoryMB):
 		return memoryStage
-	case lacks(needs.StorageMB, free.StorageMB):
+	case exceeds(needs.StorageMB, free.StorageMB):
 		return storageStage
-	case lacks(needs.InMbit, free.InMbit):
+	case exceeds(needs.InMbit, free.InMbit):
 		return inStage
-	case lacks(needs.OutMbit, free.OutMbit):
+	case exceeds(needs.OutMbit, free.OutMbit):
 		return outwardStage
 	}
 	return fit
 }
 
-// lacks reports whether a need is not met. A need of 0 is always met, even on an overbooked
+// exceeds reports whether a need is not met. A need of 0 is always met, even on an overbooked
 // candidate.
-func lacks(need, have int64) bool { return need > 0 && need > have }
+func exceeds(need, have int64) bool { return need > 0 && need > have }
 
-// available returns what one instance can get in the room. It is limited by the largest slot,
-// by what is free in the room, and by what is free on the candidate: rooms may overlap (a node
+// slotCapacity returns what one instance can get in the slot. It is limited by Largest,
+// by what is free in the slot, and by what is free on the candidate: slots may overlap (a node
 // with two runtimes), and reservations are booked on the candidate only.
-func available(c *Candidate, r *Room) api.Resources { return r.Largest.Min(r.Free).Min(c.Free) }
+func slotCapacity(c *Candidate, r *Slot) api.Resources { return r.Largest.Min(r.Free).Min(c.Free) }
 
-// placeStage returns the first filter before limit of the whole candidate that it fails, or
+// candidateStage returns the first filter before limit of the whole candidate that it fails, or
 // limit.
-func (q *query) placeStage(c *Candidate, limit stage) stage {
+func (q *query) candidateStage(c *Candidate, limit stage) stage {
 	if limit > labelsStage && c.Level == Nodes && mismatch(q.Labels, c.Labels) >= 0 {
 		return labelsStage // checked for nodes only: labels stay within a cluster
 	}
 	var at position
-	if q.far() && c.Level == Nodes && limit > geoStage {
+	if q.boundsLocation() && c.Level == Nodes && limit > geoStage {
 		at.read(c)
 	}
 	switch {
-	case limit > geoStage && !q.inZones(c, &at):
+	case limit > geoStage && !q.meetsZones(c, &at):
 		return geoStage
-	case limit > portStage && taken(q.Request, c) != (Port{}):
+	case limit > portStage && unavailablePort(q.Request, c) != (Port{}):
 		return portStage
 	case limit > spreadStage && q.fullDomain(c, false) != nil:
 		return spreadStage
 	case limit > antiAffinityStage && q.fullDomain(c, true) != nil:
 		return antiAffinityStage
-	case limit > latencyStage && !q.inReach(c, &at):
+	case limit > latencyStage && !q.meetsRTT(c, &at):
 		return latencyStage
 	}
 	return limit
@@ -266,32 +266,32 @@ func mismatch(selectors []Selector, labels map[string]string) int {
 	return -1
 }
 
-// taken returns the first port of the request that is already published on the candidate or
+// unavailablePort returns the first port of the request that is already published on the candidate or
 // may not be published there, or the zero Port.
-func taken(req *Request, c *Candidate) Port {
+func unavailablePort(req *Request, c *Candidate) Port {
 	for _, p := range req.Ports {
-		if c.Ports[p] > 0 || p.refused(c) != "" {
+		if c.Ports[p] > 0 || p.refusal(c) != "" {
 			return p
 		}
 	}
 	return Port{}
 }
 
-// refused returns why the port may not be published on the candidate, or "" if it may.
-func (p Port) refused(c *Candidate) string {
+// refusal returns why the port may not be published on the candidate, or "" if it may.
+func (p Port) refusal(c *Candidate) string {
 	return c.Own.Refuses(api.HostPort{Port: p.Number, Protocol: p.Protocol})
 }
 
-// inZones reports whether the candidate is in all circles and polygons and within all
+// meetsZones reports whether the candidate is in all circles and polygons and within all
 // distances. For a cluster, it reports whether this is possible for one of its nodes.
-func (q *query) inZones(c *Candidate, at *position) bool {
+func (q *query) meetsZones(c *Candidate, at *position) bool {
 	if c.Level == Clusters {
-		return q.clusterInZones(c)
+		return q.clusterMayMeetZones(c)
 	}
-	return q.nodeInZones(at)
+	return q.nodeMeetsZones(at)
 }
 
-func (q *query) nodeInZones(at *position) bool {
+func (q *query) nodeMeetsZones(at *position) bool {
 	for i := range q.circles {
 		if z := &q.circles[i]; !at.located || at.point.chord(&z.centre) > z.chord {
 			return false
@@ -310,14 +310,14 @@ func (q *query) nodeInZones(at *position) bool {
 	return true
 }
 
-func (q *query) clusterInZones(c *Candidate) bool {
-	hull := extent(c)
+func (q *query) clusterMayMeetZones(c *Candidate) bool {
+	hull := hullOf(c)
 	for i := range q.Zones {
 		switch z := &q.Zones[i]; {
 		case len(hull) == 0:
-		case z.Circle != nil && !near(hull, *z.Circle, z.Radius):
+		case z.Circle != nil && !mayBeWithin(hull, *z.Circle, z.Radius):
 			return false
-		case len(z.Polygon) > 0 && !meet(hull, z.Polygon):
+		case len(z.Polygon) > 0 && !intersect(hull, z.Polygon):
 			return false
 		}
 	}
@@ -327,29 +327,29 @@ func (q *query) clusterInZones(c *Candidate) bool {
 		case b.Km <= 0:
 		case b.Unknown != "":
 			return false
-		case len(hull) > 0 && !b.vague && len(b.geo) > 0 && !slices.ContainsFunc(b.Points, func(p api.Position) bool { return near(hull, *p.Geo, b.Km) }):
+		case len(hull) > 0 && !b.unknownPoint && len(b.geo) > 0 && !slices.ContainsFunc(b.Points, func(p api.Position) bool { return mayBeWithin(hull, *p.Geo, b.Km) }):
 			return false
 		}
 	}
 	return true
 }
 
-// inReach reports whether the candidate meets all bounds on round trips. For a cluster, it
+// meetsRTT reports whether the candidate meets all bounds on round trips. For a cluster, it
 // reports whether this is possible for one of its nodes.
-func (q *query) inReach(c *Candidate, at *position) bool {
+func (q *query) meetsRTT(c *Candidate, at *position) bool {
 	if c.Level == Nodes {
-		return q.nodeInReach(c.ID, at)
+		return q.nodeMeetsRTT(c.ID, at)
 	}
-	own := position{latent: latentOf(c.Coord)} // a cluster's centre
+	own := position{latency: latencyPointOf(c.Coord)} // a cluster's centre
 	for i := range q.bounds {
-		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.least(q, c, &own) > b.RTT) {
+		if b := &q.bounds[i]; b.Km <= 0 && (b.Unknown != "" || b.minRTT(q, c, &own) > b.RTT) {
 			return false
 		}
 	}
 	return true
 }
 
-func (q *query) nodeInReach(id string, at *position) bool {
+func (q *query) nodeMeetsRTT(id string, at *position) bool {
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
@@ -365,11 +365,11 @@ func (q *query) nodeInReach(id string, at *position) bool {
 	return true
 }
 
-// least returns a lower bound of the round trip from any node of the cluster to the bound's
+// minRTT returns a lower bound of the round trip from any node of the cluster to the bound's
 // points; 0 if unknown. By the triangle inequality, no node is nearer than the distance of
 // the cluster's centre minus its radius.
-func (b *bound) least(q *query, c *Candidate, at *position) time.Duration {
-	if !at.latent.known || b.vague || len(b.coord) == 0 {
+func (b *bound) minRTT(q *query, c *Candidate, at *position) time.Duration {
+	if !at.latency.known || b.unknownPoint || len(b.coord) == 0 {
 		return 0
 	}
 	rtt, _, _ := b.nearest(q, "", at)

@@ -93,23 +93,23 @@ func TestHullsContainAllNodes(t *testing.T) {
 		least := math.Inf(1)
 		for _, g := range nodes {
 			least = min(least, g.Kilometres(centre))
-			if d := away(hull, g); d > 1e-3 {
+			if d := hullDistance(hull, g); d > 1e-3 {
 				t.Fatalf("%v is %v km off %v", g, d, hull)
 			}
 		}
-		if !near(hull, centre, least+1e-3) {
+		if !mayBeWithin(hull, centre, least+1e-3) {
 			t.Fatalf("%v is %v km from a node and not near %v", centre, least, hull)
 		}
-		d := away(hull, centre)
+		d := hullDistance(hull, centre)
 		if d > least+1e-3 {
 			t.Fatalf("%v km from a node, %v from the hull", least, d)
 		}
-		if !near(hull, centre, d+0.01*d+0.3) || d > 1 && near(hull, centre, d*0.99-0.3) {
+		if !mayBeWithin(hull, centre, d+0.01*d+0.3) || d > 1 && mayBeWithin(hull, centre, d*0.99-0.3) {
 			t.Fatalf("%v km away, and near does not know", d)
 		}
 		around := []api.Geo{geo(centre.Lat, centre.Lon), geo(min(centre.Lat+4, 90), centre.Lon), geo(centre.Lat, math.Remainder(centre.Lon+7, 360))}
 		for _, g := range nodes {
-			if inside(around, g) && !meet(hull, around) {
+			if inside(around, g) && !intersect(hull, around) {
 				t.Fatalf("%v is in %v, which does not meet its hull %v", g, around, hull)
 			}
 		}
@@ -139,7 +139,7 @@ func TestHulls(t *testing.T) {
 	if !inside(h, geo(5, 0)) || !inside(h, geo(5, 180)) || !inside(h, geo(5, -90)) {
 		t.Errorf("all around: %v", h)
 	}
-	if d := away([]api.Geo{munich, geo(48.14, 12.58)}, berlin); math.Abs(d-geo(48.14, 12.58).Kilometres(berlin)) > 2 {
+	if d := hullDistance([]api.Geo{munich, geo(48.14, 12.58)}, berlin); math.Abs(d-geo(48.14, 12.58).Kilometres(berlin)) > 2 {
 		t.Errorf("Berlin is %v km away", d)
 	}
 }
@@ -149,7 +149,7 @@ func TestInvalidHullsAreIgnored(t *testing.T) {
 	for _, hull := range [][]api.Geo{
 		{geo(math.NaN(), 0), munich}, {geo(math.Inf(1), 0)}, {geo(1e300, -1e300), munich, berlin}, make([]api.Geo, maxCorners+1),
 	} {
-		if extent(&Candidate{Hull: hull}) != nil {
+		if hullOf(&Candidate{Hull: hull}) != nil {
 			t.Errorf("%v is looked at", hull[:1])
 		}
 	}

@@ -13,33 +13,33 @@ import (
 // that contain the locations, which hides where in a cell a location is. Invalid locations are
 // left out. The hull of one or two locations has as many corners.
 func Hull(locations []api.Geo, grid float64) []api.Geo {
-	spots := unroll(locations)
+	spots := unwrapLongitudes(locations)
 	if grid > 0 {
-		spots = cells(spots, grid)
+		spots = gridCorners(spots, grid)
 	}
 	if len(spots) == 0 {
 		return nil
 	}
 	low, high := spots[0], spots[0]
 	for _, s := range spots {
-		low, high = spot{min(low.x, s.x), min(low.y, s.y)}, spot{max(high.x, s.x), max(high.y, s.y)}
+		low, high = mapPoint{min(low.x, s.x), min(low.y, s.y)}, mapPoint{max(high.x, s.x), max(high.y, s.y)}
 	}
 	if high.x-low.x >= 360 { // the hull goes around the earth: use a band of latitudes
-		spots = []spot{{-180, low.y}, {180, low.y}, {180, high.y}, {-180, high.y}}
+		spots = []mapPoint{{-180, low.y}, {180, low.y}, {180, high.y}, {-180, high.y}}
 	}
-	return rolled(convex(spots))
+	return wrapLongitudes(convexHull(spots))
 }
 
-// unroll puts locations on a map that is cut at the widest gap of longitude between them, so
+// unwrapLongitudes puts locations on a map that is cut at the widest gap of longitude between them, so
 // that locations on both sides of the date line are close to each other.
-func unroll(locations []api.Geo) []spot {
-	var spots []spot
+func unwrapLongitudes(locations []api.Geo) []mapPoint {
+	var spots []mapPoint
 	for _, g := range locations {
 		if g.Valid() {
-			spots = append(spots, spot{g.Lon, g.Lat})
+			spots = append(spots, mapPoint{g.Lon, g.Lat})
 		}
 	}
-	slices.SortFunc(spots, func(a, b spot) int { return cmp.Compare(a.x, b.x) })
+	slices.SortFunc(spots, func(a, b mapPoint) int { return cmp.Compare(a.x, b.x) })
 	if len(spots) == 0 {
 		return nil
 	}
@@ -55,8 +55,8 @@ func unroll(locations []api.Geo) []spot {
 	return spots
 }
 
-// cells returns the corners of the grid cells that contain the spots.
-func cells(spots []spot, grid float64) []spot {
+// gridCorners returns the corners of the grid cells that contain the spots.
+func gridCorners(spots []mapPoint, grid float64) []mapPoint {
 	span := func(v float64) (low, high float64) {
 		low, high = math.Floor(v/grid)*grid, math.Ceil(v/grid)*grid
 		if low > v { // because of rounding
@@ -67,25 +67,25 @@ func cells(spots []spot, grid float64) []spot {
 		}
 		return low, high
 	}
-	out := make([]spot, 0, 4*len(spots))
+	out := make([]mapPoint, 0, 4*len(spots))
 	for _, s := range spots {
 		west, east := span(s.x)
 		south, north := span(s.y)
 		south, north = max(south, -90), min(north, 90)
-		out = append(out, spot{west, south}, spot{east, south}, spot{east, north}, spot{west, north})
+		out = append(out, mapPoint{west, south}, mapPoint{east, south}, mapPoint{east, north}, mapPoint{west, north})
 	}
 	return out
 }
 
-// convex returns the convex hull, counter-clockwise (Andrew's monotone chain).
-func convex(spots []spot) []spot {
-	slices.SortFunc(spots, func(a, b spot) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
+// convexHull returns the convex hull, counter-clockwise (Andrew's monotone chain).
+func convexHull(spots []mapPoint) []mapPoint {
+	slices.SortFunc(spots, func(a, b mapPoint) int { return cmp.Or(cmp.Compare(a.x, b.x), cmp.Compare(a.y, b.y)) })
 	spots = slices.Compact(spots)
 	if len(spots) < 3 {
 		return spots
 	}
-	var out []spot
-	chain := func(s spot, floor int) {
+	var out []mapPoint
+	chain := func(s mapPoint, floor int) {
 		for len(out) >= floor+2 && s.side(out[len(out)-2], out[len(out)-1]) <= 0 {
 			out = out[:len(out)-1]
 		}
@@ -101,9 +101,9 @@ func convex(spots []spot) []spot {
 	return out[:len(out)-1]
 }
 
-// rolled returns a hull with longitudes in [-180, 180]. It adds corners to long edges, whose
+// wrapLongitudes returns a hull with longitudes in [-180, 180]. It adds corners to long edges, whose
 // shorter direction would be ambiguous.
-func rolled(hull []spot) []api.Geo {
+func wrapLongitudes(hull []mapPoint) []api.Geo {
 	const long = 90
 	var out []api.Geo
 	for i, a := range hull {
@@ -124,25 +124,25 @@ func rolled(hull []spot) []api.Geo {
 	return out
 }
 
-// near reports whether a point of the hull may be at most km away from g. It may be wrong, but
+// mayBeWithin reports whether a point of the hull may be at most km away from g. It may be wrong, but
 // only towards true and by at most 100 m.
-func near(hull []api.Geo, g api.Geo, km float64) bool {
+func mayBeWithin(hull []api.Geo, g api.Geo, km float64) bool {
 	if inside(hull, g) {
 		return true
 	}
 	p := pointOf(g)
 	e := edges(hull)
 	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
-		if edgeNear(a, b, &p, km) {
+		if edgeMayBeWithin(a, b, &p, km) {
 			return true
 		}
 	}
 	return false
 }
 
-// away returns a lower bound of the distance of g from the hull, at most 100 m or 0.2 % too
+// hullDistance returns a lower bound of the distance of g from the hull, at most 100 m or 0.2 % too
 // short.
-func away(hull []api.Geo, g api.Geo) float64 {
+func hullDistance(hull []api.Geo, g api.Geo) float64 {
 	if inside(hull, g) {
 		return 0
 	}
@@ -150,15 +150,15 @@ func away(hull []api.Geo, g api.Geo) float64 {
 	best := math.Inf(1)
 	e := edges(hull)
 	for a, b, ok := e.next(); ok; a, b, ok = e.next() {
-		best = min(best, edgeAway(a, b, &p, best))
+		best = min(best, edgeDistance(a, b, &p, best))
 	}
 	return best
 }
 
-const finest = 0.05 // km; edges with a shorter half are not divided further
+const minHalfEdge = 0.05 // km; edges with a shorter half are not divided further
 
-func edgeNear(a, b spot, p *point, km float64) bool {
-	mid, half := middle(a, b)
+func edgeMayBeWithin(a, b mapPoint, p *point, km float64) bool {
+	mid, half := midpoint(a, b)
 	m := pointOf(mid)
 	d := kilometres(m.chord(p))
 	switch {
@@ -166,30 +166,30 @@ func edgeNear(a, b spot, p *point, km float64) bool {
 		return true
 	case d-half > km:
 		return false
-	case half <= finest:
+	case half <= minHalfEdge:
 		return true
 	}
-	c := spot{(a.x + b.x) / 2, (a.y + b.y) / 2}
-	return edgeNear(a, c, p, km) || edgeNear(c, b, p, km)
+	c := mapPoint{(a.x + b.x) / 2, (a.y + b.y) / 2}
+	return edgeMayBeWithin(a, c, p, km) || edgeMayBeWithin(c, b, p, km)
 }
 
-func edgeAway(a, b spot, p *point, best float64) float64 {
-	mid, half := middle(a, b)
+func edgeDistance(a, b mapPoint, p *point, best float64) float64 {
+	mid, half := midpoint(a, b)
 	m := pointOf(mid)
 	d := kilometres(m.chord(p))
 	switch {
 	case d-half >= best:
 		return best
-	case half <= max(finest, d/1000):
+	case half <= max(minHalfEdge, d/1000):
 		return max(d-half, 0)
 	}
-	c := spot{(a.x + b.x) / 2, (a.y + b.y) / 2}
-	best = min(best, edgeAway(a, c, p, best))
-	return min(best, edgeAway(c, b, p, best))
+	c := mapPoint{(a.x + b.x) / 2, (a.y + b.y) / 2}
+	best = min(best, edgeDistance(a, c, p, best))
+	return min(best, edgeDistance(c, b, p, best))
 }
 
-// middle returns the middle of an edge and an upper bound of half its length on the ground.
-func middle(a, b spot) (mid api.Geo, half float64) {
+// midpoint returns the middle of an edge and an upper bound of half its length on the ground.
+func midpoint(a, b mapPoint) (mid api.Geo, half float64) {
 	widest := 1.0 // cosine of the latitude nearest to the equator
 	if a.y > 0 == (b.y > 0) {
 		widest = math.Cos(min(math.Abs(a.y), math.Abs(b.y)) * radian)

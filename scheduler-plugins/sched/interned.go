@@ -3,11 +3,11 @@ package sched
 // interned stores each distinct value once. Ids are small and reused.
 type interned[V any] struct {
 	ids  map[string]uint32
-	all  []shared[V]
+	all  []internedValue[V]
 	free []uint32
 }
 
-type shared[V any] struct {
+type internedValue[V any] struct {
 	value   V
 	key     string
 	users   int
@@ -16,8 +16,8 @@ type shared[V any] struct {
 
 func (in *interned[V]) at(id uint32) *V { return &in.all[id].value }
 
-// take returns the id of the value with the key and increments its users.
-func (in *interned[V]) take(key string, make func() V) uint32 {
+// acquire returns the id of the value with the key and increments its users.
+func (in *interned[V]) acquire(key string, make func() V) uint32 {
 	id, ok := in.ids[key]
 	if !ok {
 		if in.ids == nil {
@@ -27,21 +27,21 @@ func (in *interned[V]) take(key string, make func() V) uint32 {
 			id, in.free = in.free[n-1], in.free[:n-1]
 		} else {
 			id = uint32(len(in.all))
-			in.all = append(in.all, shared[V]{})
+			in.all = append(in.all, internedValue[V]{})
 		}
 		in.ids[key] = id
-		in.all[id] = shared[V]{value: make(), key: key}
+		in.all[id] = internedValue[V]{value: make(), key: key}
 	}
 	in.all[id].users++
 	return id
 }
 
-// drop decrements the users of a value and removes it after the last.
-func (in *interned[V]) drop(id uint32) {
+// release decrements the users of a value and removes it after the last.
+func (in *interned[V]) release(id uint32) {
 	s := &in.all[id]
 	if s.users--; s.users == 0 {
 		delete(in.ids, s.key)
-		*s = shared[V]{}
+		*s = internedValue[V]{}
 		in.free = append(in.free, id)
 	}
 }

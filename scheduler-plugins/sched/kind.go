@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// kindOf returns the properties of a node's room that rarely change. Rooms with equal
+// kindOf returns the properties of a node's slot that rarely change. Slots with equal
 // properties are of the same kind.
-func kindOf(r *Room) Room {
-	return Room{
+func kindOf(r *Slot) Slot {
+	return Slot{
 		Runtimes: slices.Clone(r.Runtimes), Areas: slices.Clone(r.Areas), Addons: slices.Clone(r.Addons), Features: slices.Clone(r.Features),
 		Arch: r.Arch, Privileged: r.Privileged, Network: r.Network, Full: r.Full,
 	}
 }
 
-func sameKind(k, r *Room) bool {
+func sameKind(k, r *Slot) bool {
 	return k.Arch == r.Arch && k.Privileged == r.Privileged && k.Network == r.Network && k.Full == r.Full &&
 		slices.Equal(k.Runtimes, r.Runtimes) && slices.Equal(k.Areas, r.Areas) && slices.Equal(k.Addons, r.Addons) &&
 		slices.Equal(k.Features, r.Features)
 }
 
-// kindKey returns a key that is equal for rooms of the same kind only.
-func kindKey(r *Room) string {
+// kindKey returns a key that is equal for slots of the same kind only.
+func kindKey(r *Slot) string {
 	var k strings.Builder
 	for _, list := range [][]string{{r.Arch}, r.Runtimes, r.Areas, r.Addons, r.Features} {
 		for _, s := range list {
@@ -56,8 +56,8 @@ const (
 	no
 )
 
-// judge checks the rooms of every kind against the request.
-func (q *query) judge(kinds *interned[Room]) {
+// checkKinds checks the slots of every kind against the request.
+func (q *query) checkKinds(kinds *interned[Slot]) {
 	for i := range kinds.all {
 		s := &kinds.all[i]
 		if s.verdict = no; s.users > 0 && q.kindStage(Nodes, &s.value) == fit {
@@ -66,22 +66,22 @@ func (q *query) judge(kinds *interned[Room]) {
 	}
 }
 
-// forget resets the verdicts of all label sets.
-func (q *query) forget(sets *interned[map[string]string]) {
+// resetLabelVerdicts resets the verdicts of all label sets.
+func (q *query) resetLabelVerdicts(sets *interned[map[string]string]) {
 	for i := range sets.all {
 		sets.all[i].verdict = unknown
 	}
 }
 
-// judgeLabels reports whether a node with these labels matches the selectors and is not in a
+// checkLabels reports whether a node with these labels matches the selectors and is not in a
 // full label domain.
-func (q *query) judgeLabels(labels map[string]string) bool {
+func (q *query) checkLabels(labels map[string]string) bool {
 	if mismatch(q.Labels, labels) >= 0 {
 		return false
 	}
 	if len(q.Domains) > 0 {
 		if q.full == nil {
-			q.fill()
+			q.indexDomains()
 		}
 		for _, by := range q.by {
 			name := labels[by]

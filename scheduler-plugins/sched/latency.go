@@ -10,7 +10,7 @@ import (
 
 type position struct {
 	node    api.NodeID // empty: no node, or unknown
-	latent  latent
+	latency latencyPoint
 	point   point
 	geo     api.Geo // the location of point
 	located bool    // geo and point are known
@@ -24,7 +24,7 @@ func positionOf(at api.Position) (p position) {
 
 // read sets p to the candidate's position. It does not recompute an unchanged point.
 func (p *position) read(c *Candidate) {
-	p.latent, p.node = latentOf(c.Coord), nodeOf(c)
+	p.latency, p.node = latencyPointOf(c.Coord), nodeOf(c)
 	switch {
 	case c.Geo == nil || !c.Geo.Valid():
 		p.located = false
@@ -41,27 +41,27 @@ func nodeOf(c *Candidate) api.NodeID {
 	return api.NodeID(c.ID)
 }
 
-// latent is a valid coordinate of the latency space in contiguous memory. The zero latent is
+// latencyPoint is a valid coordinate of the latency space in contiguous memory. The zero latent is
 // unknown.
-type latent struct {
-	vec    [vivaldi.Dimensions]float64
-	height float64
-	adjust float64
-	wrong  float64 // its relative error
-	known  bool
+type latencyPoint struct {
+	vec      [vivaldi.Dimensions]float64
+	height   float64
+	adjust   float64
+	relError float64 // its relative error
+	known    bool
 }
 
-func latentOf(c *api.Coordinate) latent {
+func latencyPointOf(c *api.Coordinate) latencyPoint {
 	if !vivaldi.Valid(c) {
-		return latent{}
+		return latencyPoint{}
 	}
-	l := latent{height: c.Height, adjust: c.Adjustment, wrong: c.Error, known: true}
+	l := latencyPoint{height: c.Height, adjust: c.Adjustment, relError: c.Error, known: true}
 	copy(l.vec[:], c.Vec)
 	return l
 }
 
 // rtt returns vivaldi.Distance.
-func (l *latent) rtt(o *latent) time.Duration {
+func (l *latencyPoint) rtt(o *latencyPoint) time.Duration {
 	sum := 0.0
 	for i := range l.vec {
 		d := l.vec[i] - o.vec[i]

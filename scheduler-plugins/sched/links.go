@@ -13,12 +13,12 @@ import (
 // Service, Area and User is set, and exactly one of RTT and Km is above 0. A core converts it
 // to a Bound with the positions of the other end.
 type Link struct {
-	Service string        // of the same application, as the SLA names it; see Names
-	Area    string        // lower case
-	Way     bool          // from connectivity: may be violated once the search time is over; see Request.Relax
-	User    string        // host name or address, with a port for TCP; located by trilateration
-	RTT     time.Duration // maximum round trip
-	Km      float64       // maximum distance on the earth
+	Service   string        // of the same application, as the SLA names it; see Names
+	Area      string        // lower case
+	Relaxable bool          // from connectivity: may be violated once the search time is over; see Request.Relax
+	User      string        // host name or address, with a port for TCP; located by trilateration
+	RTT       time.Duration // maximum round trip
+	Km        float64       // maximum distance on the earth
 
 	Rigidness   time.Duration // how long it may be violated before the instance moves
 	Shared      bool          // Rigidness is the total over the last five minutes, not without interruption
@@ -40,7 +40,7 @@ func LinksOf(m *api.Microservice) []Link {
 	}
 	for _, to := range m.Connectivity {
 		for _, c := range to.Constraints {
-			l := Link{Service: to.Target, Way: true, Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime)}
+			l := Link{Service: to.Target, Relaxable: true, Rigidness: rigidness(c.Rigidness), Shared: c.Share > 0, Convergence: convergence(c.ConvergenceTime)}
 			switch c.Type {
 			case "latency":
 				l.RTT = milliseconds(c.Threshold)
@@ -82,17 +82,17 @@ func (l Link) Constraint() string {
 // Bound returns the link's bound for the points where its other end is.
 func (l Link) Bound(points ...api.Position) Bound {
 	b := Bound{To: l.To(), Points: points, RTT: l.RTT, Km: l.Km}
-	if l.Way {
+	if l.Relaxable {
 		b.Search = l.Convergence
 	}
 	return b
 }
 
-// WantedBy converts b, a bound of a link of the service from, to a bound for instances of the
+// Inbound converts b, a bound of a link of the service from, to a bound for instances of the
 // service that the link leads to. Such a bound may always be violated once the search time is
 // over; the violation then moves the instance that has the link.
-func (l Link) WantedBy(from api.ServiceID, b Bound) Bound {
-	b.To, b.Search, b.Wanted = from.NameInApp(), l.Convergence, true
+func (l Link) Inbound(from api.ServiceID, b Bound) Bound {
+	b.To, b.Search, b.Inbound = from.NameInApp(), l.Convergence, true
 	return b
 }
 
@@ -164,7 +164,7 @@ func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, s
 		}
 	}
 	for _, c := range m.Constraints {
-		if slices.Contains(leadsTo(c), constraint) {
+		if slices.Contains(filtersOf(c), constraint) {
 			add(c.Rigidness, c.Share)
 		}
 	}
@@ -184,7 +184,7 @@ func RigidnessOf(m *api.Microservice, constraint string) (least time.Duration, s
 	return least, shared
 }
 
-func leadsTo(c api.Constraint) []string {
+func filtersOf(c api.Constraint) []string {
 	switch c.Type {
 	case api.ConstrainDirect, api.ConstrainClusters:
 		return []string{ConstraintCluster, ConstraintNode}

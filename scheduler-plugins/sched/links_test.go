@@ -26,8 +26,8 @@ func TestLinksOf(t *testing.T) {
 		{Area: "munich", RTT: 20 * ms, Rigidness: 10 * s, Convergence: 5 * s},
 		{Service: "pre.prod", RTT: 7500 * time.Microsecond, Rigidness: 60 * s, Convergence: 2 * s},
 		{User: "198.51.100.7:443", RTT: 30 * ms, Rigidness: 60 * s, Convergence: 5 * s},
-		{Service: "db", Way: true, RTT: 5 * ms, Rigidness: 3 * s, Convergence: 5 * s},
-		{Service: "db", Way: true, Km: 120, Rigidness: 60 * s, Convergence: 5 * s},
+		{Service: "db", Relaxable: true, RTT: 5 * ms, Rigidness: 3 * s, Convergence: 5 * s},
+		{Service: "db", Relaxable: true, Km: 120, Rigidness: 60 * s, Convergence: 5 * s},
 	}
 	if got := sched.LinksOf(m); !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %+v", got)

@@ -43,22 +43,22 @@ func TestClustersThatMayHoldItPass(t *testing.T) {
 	}
 }
 
-// cluster returns the candidate of a cluster with the given nodes: one Room per node, or one
+// cluster returns the candidate of a cluster with the given nodes: one Slot per node, or one
 // with few details.
 func cluster(nodes []sched.Candidate, grid float64, coarse bool) sched.Candidate {
 	c := sched.Candidate{ID: "whole", Level: sched.Clusters, Nodes: len(nodes)}
 	var locations []api.Geo
-	untold := sched.Room{
-		Runtimes: []string{sched.Untold}, Arch: sched.Untold, Areas: []string{sched.Untold}, Addons: []string{sched.Untold},
-		Privileged: true, Network: true, Devices: map[string]int{sched.Untold: 1},
+	untold := sched.Slot{
+		Runtimes: []string{sched.Unreported}, Arch: sched.Unreported, Areas: []string{sched.Unreported}, Addons: []string{sched.Unreported},
+		Privileged: true, Network: true, Devices: map[string]int{sched.Unreported: 1},
 	}
 	for _, n := range nodes {
 		c.Capacity, c.Free = c.Capacity.Plus(n.Capacity), c.Free.Plus(n.Free.Max(api.Resources{}))
-		for _, r := range n.Rooms {
+		for _, r := range n.Slots {
 			r.Largest = r.Largest.Min(n.Free).Min(r.Free).Max(api.Resources{})
 			r.Free = r.Largest
 			untold.Free, untold.Largest = untold.Free.Plus(r.Free), untold.Largest.Max(r.Largest)
-			c.Rooms = append(c.Rooms, r)
+			c.Slots = append(c.Slots, r)
 		}
 		if n.Geo == nil {
 			c.Unplaced++
@@ -74,7 +74,7 @@ func cluster(nodes []sched.Candidate, grid float64, coarse bool) sched.Candidate
 		c.Radius = max(c.Radius, vivaldi.Distance(*c.Coord, *n.Coord))
 	}
 	if coarse {
-		c.Rooms = []sched.Room{untold}
+		c.Slots = []sched.Slot{untold}
 	}
 	c.Hull = sched.Hull(locations, grid)
 	return c

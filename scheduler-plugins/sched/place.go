@@ -17,22 +17,22 @@ func Place(req *Request, candidates []Candidate, p Plugin, seed uint64) Result {
 }
 
 func (q *query) place(candidates []Candidate, p Plugin, seed uint64) (res Result) {
-	fits := make([]contender, 0, len(candidates))
+	fits := make([]scored, 0, len(candidates))
 	for i := range candidates {
 		c := &candidates[i]
-		q.at(i)
+		q.setRow(i)
 		if stage := q.stageOf(c); stage != fit {
 			res.Rejected = append(res.Rejected, q.reject(c, stage))
 			continue
 		}
-		fits = append(fits, q.enter(c, p, seed))
+		fits = append(fits, q.scoreOf(c, p, seed))
 	}
-	slices.SortFunc(fits, contender.compare)
+	slices.SortFunc(fits, scored.compare)
 	res.Ranked = choices(fits)
 	return res
 }
 
-func choices(of []contender) []Choice {
+func choices(of []scored) []Choice {
 	out := make([]Choice, len(of))
 	for i, k := range of {
 		out[i] = Choice{ID: k.id, Score: k.score}
@@ -43,7 +43,7 @@ func choices(of []contender) []Choice {
 // PlaceBest returns the first candidate of Place's ranking, and whether there is one. It does
 // not allocate or sort.
 func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Choice, bool) {
-	var best contender
+	var best scored
 	found := false
 	var q query
 	q.read(req)
@@ -52,7 +52,7 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 		if q.stageOf(c) != fit {
 			continue
 		}
-		if k := q.enter(c, p, seed); !found || k.compare(best) < 0 {
+		if k := q.scoreOf(c, p, seed); !found || k.compare(best) < 0 {
 			best, found = k, true
 		}
 	}
@@ -61,19 +61,19 @@ func PlaceBest(req *Request, candidates []Candidate, p Plugin, seed uint64) (Cho
 
 // top returns the first limit candidates of place's ranking.
 func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []Choice {
-	var top []contender // the first limit entries are sorted if full
+	var top []scored // the first limit entries are sorted if full
 	prune := func() {
-		slices.SortFunc(top, contender.compare)
+		slices.SortFunc(top, scored.compare)
 		top = top[:min(len(top), limit)]
 	}
 	full := false // top[limit-1] is the last that can be in the result
 	for i := range candidates {
 		c := &candidates[i]
-		q.at(i)
+		q.setRow(i)
 		if q.stageOf(c) != fit {
 			continue
 		}
-		k := q.enter(c, p, seed)
+		k := q.scoreOf(c, p, seed)
 		if full && k.compare(top[limit-1]) > 0 {
 			continue
 		}
@@ -86,19 +86,19 @@ func (q *query) top(candidates []Candidate, p Plugin, seed uint64, limit int) []
 	return choices(top)
 }
 
-// contender is a candidate that fits, with the keys of the ranking.
-type contender struct {
-	id    string
-	score float64
-	lot   uint64 // random number that decides between equal scores
+// scored is a candidate that fits, with the keys of the ranking.
+type scored struct {
+	id       string
+	score    float64
+	tiebreak uint64 // random number that decides between equal scores
 }
 
-func (q *query) enter(c *Candidate, p Plugin, seed uint64) contender {
-	return contender{id: c.ID, score: ordered(p.Score(q.facts(c))), lot: draw(seed, c.ID)}
+func (q *query) scoreOf(c *Candidate, p Plugin, seed uint64) scored {
+	return scored{id: c.ID, score: nanLowest(p.Score(q.facts(c))), tiebreak: tiebreakOf(seed, c.ID)}
 }
 
-// ordered replaces NaN by the lowest score, so that scores have a total order.
-func ordered(score float64) float64 {
+// nanLowest replaces NaN by the lowest score, so that scores have a total order.
+func nanLowest(score float64) float64 {
 	if math.IsNaN(score) {
 		return math.Inf(-1)
 	}
@@ -106,11 +106,11 @@ func ordered(score float64) float64 {
 }
 
 // compare orders the best first. It is a total order over distinct ids.
-func (a contender) compare(b contender) int {
+func (a scored) compare(b scored) int {
 	if c := cmp.Compare(b.score, a.score); c != 0 {
 		return c
 	}
-	if c := cmp.Compare(a.lot, b.lot); c != 0 {
+	if c := cmp.Compare(a.tiebreak, b.tiebreak); c != 0 {
 		return c
 	}
 	return cmp.Compare(a.id, b.id)

@@ -12,19 +12,19 @@ import (
 // fast; Table.Best only looks at changes. The zero Places is empty. A Places must be used by
 // one goroutine and one Table.
 type Places struct {
-	at   map[string]int32       // index in all, by name
-	on   map[api.NodeID][]int32 // indexes in all, by node
-	all  []place                // includes removed ones until there are too many
-	gone int                    // number of removed ones in all
-	life uint64                 // incremented when indexes in all change
-	in   [2]*tree               // trees of the first places of all, by byRTT and byKm; nil: not built
+	at         map[string]int32       // index in all, by name
+	byNode     map[api.NodeID][]int32 // indexes in all, by node
+	all        []place                // includes removed ones until there are too many
+	removed    int                    // number of removed ones in all
+	generation uint64                 // incremented when indexes in all change
+	trees      [2]*tree               // trees of the first places of all, by byRTT and byKm; nil: not built
 }
 
 type place struct {
 	position
-	from api.Position
-	name string
-	gone bool
+	from    api.Position
+	name    string
+	removed bool
 }
 
 // The measures of distance between places.
@@ -44,18 +44,18 @@ func (p *Places) Put(name string, at api.Position) {
 		p.at = map[string]int32{}
 	}
 	p.at[name] = int32(len(p.all))
-	p.enter(int32(len(p.all)), at.Node)
+	p.index(int32(len(p.all)), at.Node)
 	p.all = append(p.all, place{position: positionOf(at), from: at, name: name})
 }
 
-func (p *Places) enter(i int32, node api.NodeID) {
+func (p *Places) index(i int32, node api.NodeID) {
 	if node == "" {
 		return
 	}
-	if p.on == nil {
-		p.on = map[api.NodeID][]int32{}
+	if p.byNode == nil {
+		p.byNode = map[api.NodeID][]int32{}
 	}
-	p.on[node] = append(p.on[node], i)
+	p.byNode[node] = append(p.byNode[node], i)
 }
 
 func (p *Places) Drop(name string) {
@@ -65,29 +65,29 @@ func (p *Places) Drop(name string) {
 	}
 	delete(p.at, name)
 	if node := p.all[i].node; node != "" {
-		if p.on[node] = slices.DeleteFunc(p.on[node], func(k int32) bool { return k == i }); len(p.on[node]) == 0 {
-			delete(p.on, node)
+		if p.byNode[node] = slices.DeleteFunc(p.byNode[node], func(k int32) bool { return k == i }); len(p.byNode[node]) == 0 {
+			delete(p.byNode, node)
 		}
 	}
-	p.all[i] = place{gone: true}
+	p.all[i] = place{removed: true}
 	if len(p.at) == 0 {
 		p.Clear()
 		return
 	}
-	if p.gone++; p.gone > 16 && p.gone > len(p.at) {
-		p.all = slices.DeleteFunc(p.all, func(k place) bool { return k.gone })
-		clear(p.on)
+	if p.removed++; p.removed > 16 && p.removed > len(p.at) {
+		p.all = slices.DeleteFunc(p.all, func(k place) bool { return k.removed })
+		clear(p.byNode)
 		for i := range p.all {
 			p.at[p.all[i].name] = int32(i)
-			p.enter(int32(i), p.all[i].node)
+			p.index(int32(i), p.all[i].node)
 		}
-		p.gone, p.in = 0, [2]*tree{}
-		p.life++
+		p.removed, p.trees = 0, [2]*tree{}
+		p.generation++
 	}
 }
 
 func (p *Places) Clear() {
-	*p = Places{life: p.life + 1}
+	*p = Places{generation: p.generation + 1}
 }
 
 func (p *Places) Len() int { return len(p.at) }
@@ -105,29 +105,29 @@ func (p *Places) Points() []api.Position {
 // whether it meets the link's bound.
 func (p *Places) Nearest(to api.Position, l Link) (name string, keeps bool) {
 	by, limit := l.measure()
-	at, e := positionOf(to), nobody
-	if p.nearest(by, &at, &e); e.which < 0 {
+	at, e := positionOf(to), noPlace
+	if p.nearest(by, &at, &e); e.index < 0 {
 		return "", false
 	}
-	return p.all[e.which].name, e.far <= limit
+	return p.all[e.index].name, e.distance <= limit
 }
 
 // Within returns the names of the places that meet the link's bound from a point.
 func (p *Places) Within(to api.Position, l Link) (names []string) {
 	by, limit := l.measure()
 	at := positionOf(to)
-	for _, i := range p.on[at.node] {
+	for _, i := range p.byNode[at.node] {
 		names = append(names, p.all[i].name)
 	}
-	if by == byRTT && !at.latent.known || by == byKm && !at.located {
+	if by == byRTT && !at.latency.known || by == byKm && !at.located {
 		return names
 	}
 	look := func(i int32) {
 		if at.node != "" && p.all[i].node == at.node {
 			return // already in names
 		}
-		e := nobody
-		if p.measure(by, &at, i, &e); e.which >= 0 && e.far <= limit {
+		e := noPlace
+		if p.measure(by, &at, i, &e); e.index >= 0 && e.distance <= limit {
 			names = append(names, p.all[i].name)
 		}
 	}
@@ -158,36 +158,36 @@ func (b *Bound) All() []api.Position {
 
 // closest is the place nearest to a point among the first upto places.
 type closest struct {
-	which int32   // index of the place; below 0: none can be measured
-	upto  int32   // number of places that were compared
-	far   float64 // distance in nanoseconds, or as a chord
-	wrong float64 // relative error of far
-	stamp uint64  // of the point; see Table.stamps
+	index    int32   // index of the place; below 0: none can be measured
+	compared int32   // number of places that were compared
+	distance float64 // distance in nanoseconds, or as a chord
+	relError float64 // relative error of far
+	stamp    uint64  // of the point; see Table.stamps
 }
 
-var nobody = closest{which: -1}
+var noPlace = closest{index: -1}
 
 // nearest compares the places that e does not cover yet, and updates e.
 func (p *Places) nearest(by int, at *position, e *closest) {
-	if e.which >= 0 && p.all[e.which].gone {
-		*e = closest{which: -1, stamp: e.stamp}
+	if e.index >= 0 && p.all[e.index].removed {
+		*e = closest{index: -1, stamp: e.stamp}
 	}
-	if n := int32(len(p.all)); e.upto < n {
-		if same := p.on[at.node]; len(same) > 0 {
-			*e = closest{which: same[0], upto: n, stamp: e.stamp}
+	if n := int32(len(p.all)); e.compared < n {
+		if same := p.byNode[at.node]; len(same) > 0 {
+			*e = closest{index: same[0], compared: n, stamp: e.stamp}
 		}
 	}
-	if by == byRTT && !at.latent.known || by == byKm && !at.located {
+	if by == byRTT && !at.latency.known || by == byKm && !at.located {
 		return
 	}
-	if n := int32(len(p.all)); e.upto < n {
+	if n := int32(len(p.all)); e.compared < n {
 		t := p.tree(by)
-		if e.upto < t.size {
-			e.upto = t.size
+		if e.compared < t.size {
+			e.compared = t.size
 			t.search(p, by, at, e, 0)
 		}
-		for ; e.upto < n; e.upto++ {
-			p.measure(by, at, e.upto, e)
+		for ; e.compared < n; e.compared++ {
+			p.measure(by, at, e.compared, e)
 		}
 	}
 }
@@ -198,15 +198,15 @@ func (p *Places) measure(by int, at *position, i int32, e *closest) {
 	k := &p.all[i]
 	var far, wrong float64
 	switch {
-	case k.gone, by == byRTT && !k.latent.known, by == byKm && !k.located:
+	case k.removed, by == byRTT && !k.latency.known, by == byKm && !k.located:
 		return
 	case by == byRTT:
-		far, wrong = float64(at.latent.rtt(&k.latent)), max(at.latent.wrong, k.latent.wrong)
+		far, wrong = float64(at.latency.rtt(&k.latency)), max(at.latency.relError, k.latency.relError)
 	default:
 		far = at.point.chord(&k.point)
 	}
-	if e.which < 0 || far < e.far || far == e.far && wrong < e.wrong {
-		e.which, e.far, e.wrong = i, far, wrong
+	if e.index < 0 || far < e.distance || far == e.distance && wrong < e.relError {
+		e.index, e.distance, e.relError = i, far, wrong
 	}
 }
 
@@ -215,13 +215,13 @@ const treeFrom = 64
 
 // tree returns a tree of the first size places. The caller must search the others one by one.
 func (p *Places) tree(by int) *tree {
-	t := p.in[by]
+	t := p.trees[by]
 	if t == nil {
 		t = &tree{}
-		p.in[by] = t
+		p.trees[by] = t
 	}
 	if since := len(p.all) - int(t.size); since > treeFrom && since > int(t.size)/4 {
-		t.grow(p, by)
+		t.build(p, by)
 	}
 	return t
 }

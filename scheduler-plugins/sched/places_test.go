@@ -36,7 +36,7 @@ func nodeOf(id string, at api.Position) sched.Candidate {
 	r := api.Resources{MilliCPU: 4000, MemoryMB: 4096}
 	return sched.Candidate{
 		ID: id, Level: sched.Nodes, Capacity: r, Free: r, Geo: at.Geo, Coord: at.Coord,
-		Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}},
+		Slots: []sched.Slot{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}},
 	}
 }
 

@@ -29,10 +29,10 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
 	case virtualizationStage:
 		r.Constraint, r.Need = ConstraintVirtualization, q.Virtualization
-		r.Have = q.offered(c, s, func(r *Room) []string { return r.Runtimes })
+		r.Have = q.slotValues(c, s, func(r *Slot) []string { return r.Runtimes })
 	case archStage:
 		r.Constraint, r.Need = ConstraintArch, strings.Join(q.Arch, " or ")
-		r.Have = q.offered(c, s, func(r *Room) []string { return []string{r.Arch} })
+		r.Have = q.slotValues(c, s, func(r *Slot) []string { return []string{r.Arch} })
 	case networkStage:
 		r.Constraint, r.Need, r.Have = ConstraintNetwork, "an overlay network", "none: its workloads have the node's own network or none at all"
 		if c.Level == Clusters {
@@ -45,28 +45,28 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		}
 	case addonsStage:
 		r.Constraint, r.Need = ConstraintAddons, strings.Join(q.Addons, " and ")
-		r.Have = q.offered(c, s, func(r *Room) []string { return r.Addons })
+		r.Have = q.slotValues(c, s, func(r *Slot) []string { return r.Addons })
 	case labelsStage:
 		miss := q.Labels[mismatch(q.Labels, c.Labels)]
 		r.Constraint, r.Need, r.Have = ConstraintLabels, miss.String(), labelText(miss.Key, c.Labels)
 	case areaStage:
 		r.Constraint, r.Need = ConstraintArea, strings.Join(q.areas(), " and ")
-		r.Have = q.offered(c, s, func(r *Room) []string { return r.Areas })
+		r.Have = q.slotValues(c, s, func(r *Slot) []string { return r.Areas })
 	case geoStage:
 		r.Constraint = ConstraintGeo
 		q.rejectGeo(c, &r)
 	case addressStage:
 		r.Constraint, r.Need, r.Have = ConstraintAddress, "an address on the node's network", "none left"
 	case deviceStage:
-		d, have := q.fewest(c)
+		d, have := q.scarcestDevice(c)
 		r.Constraint = ConstraintDevice + d.Name
-		r.Need, r.Have = devices(d.Count, d.Name), devices(have, d.Name)
-		r.Short, r.Shortfall = devices(d.Count-have, d.Name), share(int64(d.Count), int64(have))
+		r.Need, r.Have = deviceText(d.Count, d.Name), deviceText(have, d.Name)
+		r.Short, r.Shortfall = deviceText(d.Count-have, d.Name), missingFraction(int64(d.Count), int64(have))
 	case portStage:
-		p := taken(q.Request, c)
+		p := unavailablePort(q.Request, c)
 		port := strconv.Itoa(int(p.Number)) + "/" + p.Protocol
 		r.Constraint, r.Need, r.Have = ConstraintPort, "port "+port+" free", "port "+port+" taken"
-		if why := p.refused(c); why != "" {
+		if why := p.refusal(c); why != "" {
 			r.Have = "port " + port + ": " + why
 		}
 	case spreadStage:
@@ -84,10 +84,10 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 	return r
 }
 
-// missing returns the feature that the rooms at featuresStage do not have.
+// missing returns the feature that the slots at featuresStage do not have.
 func (q *query) missing(c *Candidate) (feature string) {
-	for i := range c.Rooms {
-		if r := &c.Rooms[i]; q.roomStage(c, r) == featuresStage {
+	for i := range c.Slots {
+		if r := &c.Slots[i]; q.slotStage(c, r) == featuresStage {
 			feature = lacking(q.Features, r.Features)
 		}
 	}
@@ -99,9 +99,9 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 	text, part := d.text, d.of
 	r.Constraint = d.constraint
 	need, have := part(q.Needs), int64(0) // show 0 instead of a negative amount
-	for i := range c.Rooms {
-		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
-			have = max(have, part(available(c, room)))
+	for i := range c.Slots {
+		if slot := &c.Slots[i]; q.slotStage(c, slot) == s {
+			have = max(have, part(slotCapacity(c, slot)))
 		}
 	}
 	if (s == inStage || s == outwardStage) && have == 0 {
@@ -111,15 +111,15 @@ func (q *query) rejectLack(c *Candidate, s stage, r *api.Rejection) {
 		}
 	}
 	r.Need, r.Have = text(need), text(have)
-	r.Short, r.Shortfall = text(need-have), share(need, have)
+	r.Short, r.Shortfall = text(need-have), missingFraction(need, have)
 }
 
-// bandwidthUnknown returns the number of nodes with unknown bandwidth in the rooms of c that
+// bandwidthUnknown returns the number of nodes with unknown bandwidth in the slots of c that
 // stage s excludes.
 func (q *query) bandwidthUnknown(c *Candidate, s stage) (nodes int) {
-	for i := range c.Rooms {
-		if room := &c.Rooms[i]; q.roomStage(c, room) == s {
-			nodes = max(nodes, room.BandwidthUnknown) // rooms overlap: one node, two runtimes
+	for i := range c.Slots {
+		if slot := &c.Slots[i]; q.slotStage(c, slot) == s {
+			nodes = max(nodes, slot.BandwidthUnknown) // slots overlap: one node, two runtimes
 		}
 	}
 	return nodes
@@ -134,18 +134,18 @@ func unknownBandwidth(level Level, nodes int) string {
 	return "unknown bandwidth" + fix
 }
 
-// fewest returns the device with the smallest relative shortfall over all rooms, and how many
+// scarcestDevice returns the device with the smallest relative shortfall over all slots, and how many
 // are free.
-func (q *query) fewest(c *Candidate) (d api.Device, have int) {
+func (q *query) scarcestDevice(c *Candidate) (d api.Device, have int) {
 	least := 2.0
-	for i := range c.Rooms {
-		room := &c.Rooms[i]
-		if q.roomStage(c, room) != deviceStage {
+	for i := range c.Slots {
+		slot := &c.Slots[i]
+		if q.slotStage(c, slot) != deviceStage {
 			continue
 		}
-		miss := q.Devices[short(q.Devices, c.Level, room)]
-		n := max(room.Devices[miss.Name], 0)
-		if f := share(int64(miss.Count), int64(n)); f < least {
+		miss := q.Devices[missingDevice(q.Devices, c.Level, slot)]
+		n := max(slot.Devices[miss.Name], 0)
+		if f := missingFraction(int64(miss.Count), int64(n)); f < least {
 			d, have, least = miss, n, f
 		}
 	}
@@ -157,7 +157,7 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 	var own position
 	own.read(c)
 	at, located := own.point, own.located
-	hull := extent(c)
+	hull := hullOf(c)
 	for i := range q.Zones {
 		z := &q.Zones[i]
 		switch {
@@ -166,8 +166,8 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 			centre := pointOf(*z.Circle)
 			switch {
 			case c.Level == Clusters:
-				if len(hull) > 0 && !near(hull, *z.Circle, z.Radius) {
-					tooFar(r, away(hull, *z.Circle), z.Radius)
+				if len(hull) > 0 && !mayBeWithin(hull, *z.Circle, z.Radius) {
+					tooFar(r, hullDistance(hull, *z.Circle), z.Radius)
 					return
 				}
 			case !located:
@@ -181,7 +181,7 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 			r.Need, r.Have = "within the polygon", "outside"
 			switch {
 			case c.Level == Clusters:
-				if len(hull) > 0 && !meet(hull, z.Polygon) {
+				if len(hull) > 0 && !intersect(hull, z.Polygon) {
 					return
 				}
 			case !located:
@@ -205,8 +205,8 @@ func (q *query) rejectGeo(c *Candidate, r *api.Rejection) {
 		case c.Level == Clusters:
 			least := math.Inf(1)
 			for _, p := range b.Points {
-				if len(hull) > 0 && !b.vague {
-					least = min(least, away(hull, *p.Geo))
+				if len(hull) > 0 && !b.unknownPoint {
+					least = min(least, hullDistance(hull, *p.Geo))
 				}
 			}
 			if least > b.Km && !math.IsInf(least, 1) {
@@ -239,7 +239,7 @@ func tooFar(r *api.Rejection, have, limit float64) {
 
 // rejectLatency explains the first round trip that is too long.
 func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
-	at := position{latent: latentOf(c.Coord), node: nodeOf(c)}
+	at := position{latency: latencyPointOf(c.Coord), node: nodeOf(c)}
 	for i := range q.bounds {
 		b := &q.bounds[i]
 		if b.Km > 0 {
@@ -253,12 +253,12 @@ func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
 			r.Have = b.Unknown
 			return
 		case c.Level == Clusters:
-			rtt = b.least(q, c, &at)
+			rtt = b.minRTT(q, c, &at)
 		default:
 			rtt, _, ok = b.nearest(q, c.ID, &at)
 		}
 		switch {
-		case !ok && at.latent.known:
+		case !ok && at.latency.known:
 			r.Have = "no coordinate of " + b.To + " yet"
 			return
 		case !ok:
@@ -272,11 +272,11 @@ func (q *query) rejectLatency(c *Candidate, r *api.Rejection) {
 	}
 }
 
-// offered lists what the rooms that fail at stage s have.
-func (q *query) offered(c *Candidate, s stage, of func(*Room) []string) string {
+// slotValues lists what the slots that fail at stage s have.
+func (q *query) slotValues(c *Candidate, s stage, of func(*Slot) []string) string {
 	var have []string
-	for i := range c.Rooms {
-		if r := &c.Rooms[i]; q.roomStage(c, r) == s {
+	for i := range c.Slots {
+		if r := &c.Slots[i]; q.slotStage(c, r) == s {
 			have = append(have, of(r)...)
 		}
 	}
@@ -316,15 +316,15 @@ func labelText(key string, labels map[string]string) string {
 	return "no " + key
 }
 
-// share returns the missing fraction of the need, in (0, 1].
-func share(need, have int64) float64 { return float64(need-have) / float64(need) }
+// missingFraction returns the missing fraction of the need, in (0, 1].
+func missingFraction(need, have int64) float64 { return float64(need-have) / float64(need) }
 
 // excess returns the fraction by which have exceeds limit, in (0, 1].
 func excess(have, limit float64) float64 {
 	return min(max((have-limit)/have, 1e-9), 1)
 }
 
-func devices(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
+func deviceText(n int, kind string) string { return strconv.Itoa(n) + " " + kind }
 
 // kilometreText and milliText round a value for people. They keep enough decimals that the
 // text differs from that of unlike, to which the value is compared.

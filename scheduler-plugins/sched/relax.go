@@ -20,16 +20,16 @@ const maxStretch = 256
 func (r *Request) SearchTime() time.Duration {
 	least := r.Search
 	for i := range r.Bounds {
-		least = sooner(least, r.Bounds[i].Search)
+		least = shorterNonZero(least, r.Bounds[i].Search)
 	}
 	return least
 }
 
 // SearchFor adds the search time of a link that cannot be measured at this level.
-func (r *Request) SearchFor(d time.Duration) { r.Search = sooner(r.Search, d) }
+func (r *Request) SearchFor(d time.Duration) { r.Search = shorterNonZero(r.Search, d) }
 
-// sooner returns the smaller of two durations. 0 means none.
-func sooner(a, b time.Duration) time.Duration {
+// shorterNonZero returns the smaller of two durations. 0 means none.
+func shorterNonZero(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
@@ -59,7 +59,7 @@ func (r Request) Relax(own bool, try func(*Request) bool) (Request, bool) {
 
 // Loosest returns the last form that Relax tries.
 func (r Request) Loosest(own bool) Request {
-	r.Bounds = slices.DeleteFunc(slices.Clone(r.Bounds), func(b Bound) bool { return b.Wanted || own && b.Search > 0 })
+	r.Bounds = slices.DeleteFunc(slices.Clone(r.Bounds), func(b Bound) bool { return b.Inbound || own && b.Search > 0 })
 	return r
 }
 
@@ -67,21 +67,21 @@ func (r Request) Loosest(own bool) Request {
 func (r Request) widened(by int) Request {
 	r.Bounds = slices.Clone(r.Bounds)
 	for i := range r.Bounds {
-		if b := &r.Bounds[i]; b.Search > 0 && !b.Wanted {
+		if b := &r.Bounds[i]; b.Search > 0 && !b.Inbound {
 			b.RTT, b.Km = b.RTT*time.Duration(by), b.Km*float64(by)
 		}
 	}
 	return r
 }
 
-// Searching describes a search that continues until a time, for people.
-func Searching(until time.Time) string {
+// SearchText describes a search that continues until a time, for people.
+func SearchText(until time.Time) string {
 	return "searching until " + until.UTC().Format("15:04:05 UTC") + " for a place that keeps the links between services; then the nearest place is taken"
 }
 
-// SaySearching adds the end of the search to the rejections of res that exist only because of
+// AnnotateSearch adds the end of the search to the rejections of res that exist only because of
 // the search: rejections by distance that the loosest form of the request does not have.
-func SaySearching(res, loosest Result, until time.Time) Result {
+func AnnotateSearch(res, loosest Result, until time.Time) Result {
 	far := func(r *api.Rejection) bool { return r.Constraint == ConstraintLatency || r.Constraint == ConstraintGeo }
 	stays := map[string]bool{}
 	for i := range loosest.Rejected {

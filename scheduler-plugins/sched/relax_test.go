@@ -10,10 +10,10 @@ import (
 
 func TestRelaxViolatesBoundsAsLittleAsPossible(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
-	own := sched.Link{Service: "b", Way: true, RTT: 10 * ms, Convergence: 7 * s}
+	own := sched.Link{Service: "b", Relaxable: true, RTT: 10 * ms, Convergence: 7 * s}
 	kept := sched.Link{Area: "munich", RTT: 30 * ms, Convergence: s}
 	others := sched.Link{Service: "a", RTT: 5 * ms, Convergence: 9 * s}
-	req := sched.Request{Bounds: []sched.Bound{own.Bound(), kept.Bound(), others.WantedBy("acme/shop.prod.c.prod", others.Bound())}}
+	req := sched.Request{Bounds: []sched.Bound{own.Bound(), kept.Bound(), others.Inbound("acme/shop.prod.c.prod", others.Bound())}}
 	if got := req.SearchTime(); got != 7*s {
 		t.Errorf("it is searched for %s", got)
 	}
@@ -59,7 +59,7 @@ func TestOnlyRelaxableBoundsAreReportedAsSearched(t *testing.T) {
 	}
 	res := sched.Result{Rejected: []api.Rejection{far("a"), far("b"), {Candidate: "c", Constraint: sched.ConstraintMemory, Have: "1 MiB"}}}
 	loosest := sched.Result{Ranked: []sched.Choice{{ID: "a"}}, Rejected: []api.Rejection{far("b"), res.Rejected[2]}}
-	got := sched.SaySearching(res, loosest, time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)).Rejected
+	got := sched.AnnotateSearch(res, loosest, time.Date(2026, 1, 1, 12, 0, 5, 0, time.UTC)).Rejected
 	if got[0].Have != "60 ms; searching until 12:00:05 UTC" || got[1].Have != "60 ms" || got[2].Have != "1 MiB" || res.Rejected[0].Have != "60 ms" {
 		t.Errorf("the rejections during a search are %+v", got)
 	}

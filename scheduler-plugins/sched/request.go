@@ -76,8 +76,8 @@ type Bound struct {
 
 	// Search is how long to search for a place that meets the bound. After that time the
 	// instance may be placed where it is violated; see Request.Relax. 0: never.
-	Search time.Duration `json:"-"`
-	Wanted bool          `json:"-"` // from another service's link to the instance's service
+	Search  time.Duration `json:"-"`
+	Inbound bool          `json:"-"` // from another service's link to the instance's service
 }
 
 // Domain is a full domain. With By "node" or "cluster", it is the candidate Name; otherwise,
@@ -114,10 +114,10 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 	for _, c := range m.Constraints {
 		switch c.Type {
 		case api.ConstrainDirect:
-			r.Clusters = narrow(r.Clusters, names(c.Cluster))
-			r.Nodes = narrow(r.Nodes, names(c.Node))
+			r.Clusters = restrict(r.Clusters, splitNames(c.Cluster))
+			r.Nodes = restrict(r.Nodes, splitNames(c.Node))
 		case api.ConstrainClusters:
-			r.Clusters = narrow(r.Clusters, c.Allowed)
+			r.Clusters = restrict(r.Clusters, c.Allowed)
 		case api.ConstrainAddons:
 			r.Addons = append(r.Addons, c.Needs...)
 		case api.ConstrainLabels:
@@ -151,7 +151,7 @@ func zoneOf(c api.Constraint) Zone {
 	for _, p := range c.Polygon {
 		g, err := api.ParseGeo(p)
 		if err != nil {
-			return Zone{Area: nowhere}
+			return Zone{Area: contradiction}
 		}
 		corners = append(corners, g)
 	}
@@ -163,7 +163,7 @@ func zoneOf(c api.Constraint) Zone {
 	}
 	g, err := api.ParseGeo(c.Location)
 	if err != nil {
-		return Zone{Area: nowhere}
+		return Zone{Area: contradiction}
 	}
 	return Zone{Circle: &g, Radius: c.Threshold}
 }
@@ -189,11 +189,11 @@ func RuntimeName(virtualization string) string {
 	return virtualization
 }
 
-// nowhere is the only name left by contradicting constraints. No machine can have it, and
+// contradiction is the only name left by contradicting constraints. No machine can have it, and
 // explanations show it.
-const nowhere = "(contradicting constraints)"
+const contradiction = "(contradicting constraints)"
 
-func narrow(have, by []string) []string {
+func restrict(have, by []string) []string {
 	if len(by) == 0 {
 		return have
 	}
@@ -202,12 +202,12 @@ func narrow(have, by []string) []string {
 	}
 	both := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return !slices.Contains(by, h) })
 	if len(both) == 0 {
-		return []string{nowhere}
+		return []string{contradiction}
 	}
 	return both
 }
 
-func names(list string) []string {
+func splitNames(list string) []string {
 	var out []string
 	for n := range strings.SplitSeq(list, ";") {
 		if n = strings.TrimSpace(n); n != "" {

@@ -21,9 +21,9 @@ const (
 	Nodes    Level = "node"
 )
 
-// Room describes the resources of one kind of node. A node has one Room, a cluster has one
-// per kind of node. A cluster uses Untold for values that it does not report.
-type Room struct {
+// Slot describes the resources of one kind of node. A node has one Slot, a cluster has one
+// per kind of node. A cluster uses Unreported for values that it does not report.
+type Slot struct {
 	Runtimes   []string      `json:"runtimes"`
 	Arch       string        `json:"arch"`
 	Privileged bool          `json:"privileged,omitempty"`
@@ -48,7 +48,7 @@ type Candidate struct {
 	Out      string            `json:"out,omitempty"` // why it takes no work ("silent", "cordoned"); empty: it does
 	Capacity api.Resources     `json:"capacity"`
 	Free     api.Resources     `json:"free"`
-	Rooms    []Room            `json:"rooms"`
+	Slots    []Slot            `json:"rooms"`
 	Grant    *Grant            `json:"-"`    // of a cluster; nil: it is open to all tenants
 	Ports    map[Port]int      `json:"-"`    // number of instances on the node that publish the port
 	Own      *api.NodePorts    `json:"-"`    // ports that may be published on the node; nil: all

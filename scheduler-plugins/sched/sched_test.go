@@ -34,7 +34,7 @@ func TestRejections(t *testing.T) {
 	as := func(change func(*sched.Candidate)) sched.Candidate { return node(change) }
 	same := func(*sched.Candidate) {}
 	mbits := func(c *sched.Candidate) {
-		r := &c.Rooms[0]
+		r := &c.Slots[0]
 		c.Free.InMbit, c.Free.OutMbit = 50, 50
 		r.Free, r.Largest = c.Free, c.Free
 	}
@@ -81,7 +81,7 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "virtualization", Need: "runsc", Have: "container", Shortfall: 1},
 		},
 		{
-			"no room at all", base, as(func(c *sched.Candidate) { c.Rooms = nil }),
+			"no room at all", base, as(func(c *sched.Candidate) { c.Slots = nil }),
 			api.Rejection{Constraint: "virtualization", Need: "container", Have: "none", Shortfall: 1},
 		},
 		{
@@ -98,7 +98,7 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"no address left", asking(func(r *sched.Request) { r.Address, r.Devices = true, []api.Device{{Name: "gpu", Count: 1}} }),
-			as(func(c *sched.Candidate) { c.Rooms[0].Network, c.Rooms[0].Full = true, true }),
+			as(func(c *sched.Candidate) { c.Slots[0].Network, c.Slots[0].Full = true, true }),
 			api.Rejection{Constraint: "address", Need: "an address on the node's network", Have: "none left", Shortfall: 1},
 		},
 		{
@@ -125,7 +125,7 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "vcpus", Need: "2.5 vCPU", Have: "2 vCPU", Short: "0.5 vCPU", Shortfall: 0.2},
 		},
 		{
-			"memory", base, as(func(c *sched.Candidate) { c.Rooms[0].Largest.MemoryMB = 384 }),
+			"memory", base, as(func(c *sched.Candidate) { c.Slots[0].Largest.MemoryMB = 384 }),
 			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "384 MiB", Short: "128 MiB", Shortfall: 0.25},
 		},
 		{
@@ -139,7 +139,7 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"addons", asking(func(r *sched.Request) { r.Addons = []string{"ocr", "maps"} }),
-			as(func(c *sched.Candidate) { c.Rooms[0].Addons = []string{"ocr"} }),
+			as(func(c *sched.Candidate) { c.Slots[0].Addons = []string{"ocr"} }),
 			api.Rejection{Constraint: "addons", Need: "ocr and maps", Have: "ocr", Shortfall: 1},
 		},
 		{
@@ -181,7 +181,7 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"devices", asking(func(r *sched.Request) { r.Devices = []api.Device{{Name: "gpu", Count: 2}, {Name: "tpu", Count: 1}} }),
-			as(func(c *sched.Candidate) { c.Rooms[0].Devices = map[string]int{"gpu": 1} }),
+			as(func(c *sched.Candidate) { c.Slots[0].Devices = map[string]int{"gpu": 1} }),
 			api.Rejection{Constraint: "device:gpu", Need: "2 gpu", Have: "1 gpu", Short: "1 gpu", Shortfall: 0.5},
 		},
 		{
@@ -230,7 +230,7 @@ func TestRejections(t *testing.T) {
 			api.Rejection{Constraint: "bandwidth_out", Need: "100 Mbit/s", Have: "50 Mbit/s", Short: "50 Mbit/s", Shortfall: 0.5},
 		},
 		{
-			"bandwidth unknown", asking(func(r *sched.Request) { r.Needs.OutMbit = 100 }), as(func(c *sched.Candidate) { c.Rooms[0].BandwidthUnknown = 1 }),
+			"bandwidth unknown", asking(func(r *sched.Request) { r.Needs.OutMbit = 100 }), as(func(c *sched.Candidate) { c.Slots[0].BandwidthUnknown = 1 }),
 			api.Rejection{
 				Constraint: "bandwidth_out", Need: "100 Mbit/s", Shortfall: 1,
 				Have: "unknown bandwidth; its operator states it with the key bandwidth in the node's configuration, such as 100/20",
@@ -238,7 +238,7 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"bandwidth unknown on some of a cluster's nodes", asking(func(r *sched.Request) { r.Needs.InMbit = 100 }), as(func(c *sched.Candidate) {
-				c.Level, c.Rooms[0].BandwidthUnknown = sched.Clusters, 2
+				c.Level, c.Slots[0].BandwidthUnknown = sched.Clusters, 2
 			}),
 			api.Rejection{
 				Constraint: "bandwidth_in", Need: "100 Mbit/s", Shortfall: 1,
@@ -247,8 +247,8 @@ func TestRejections(t *testing.T) {
 		},
 		{
 			"the room that gets furthest speaks", base, as(func(c *sched.Candidate) {
-				c.Rooms[0].Largest.MemoryMB = 256
-				c.Rooms = append(c.Rooms, sched.Room{Runtimes: []string{"process"}, Arch: "amd64"})
+				c.Slots[0].Largest.MemoryMB = 256
+				c.Slots = append(c.Slots, sched.Slot{Runtimes: []string{"process"}, Arch: "amd64"})
 			}),
 			api.Rejection{Constraint: "memory", Need: "512 MiB", Have: "256 MiB", Short: "256 MiB", Shortfall: 0.5},
 		},
@@ -286,7 +286,7 @@ func TestANeedOfZeroFitsOnAnOverbookedNode(t *testing.T) {
 func TestResourcesOfDifferentSlotsDoNotAddUp(t *testing.T) {
 	c := sched.Candidate{
 		ID: "c1", Level: sched.Clusters, Capacity: capacity, Free: capacity,
-		Rooms: []sched.Room{
+		Slots: []sched.Slot{
 			{Runtimes: []string{"container"}, Arch: "amd64", Free: capacity, Largest: api.Resources{MilliCPU: 2000, MemoryMB: 64}},
 			{Runtimes: []string{"container"}, Arch: "arm64", Free: capacity, Largest: api.Resources{MilliCPU: 100, MemoryMB: 1024}},
 		},

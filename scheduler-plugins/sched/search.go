@@ -4,48 +4,48 @@ import "math"
 
 // search finds the best candidate of a table.
 type search struct {
-	table  *Table
-	q      *query
-	plugin Plugin
-	facts  Facts
-	like   row     // the row that was scored last
-	was    float64 // its score
-	peers  bool    // the score depends on peers
-	seed   uint64
+	table     *Table
+	q         *query
+	plugin    Plugin
+	facts     Facts
+	lastRow   row     // the row that was scored last
+	lastScore float64 // its score
+	peers     bool    // the score depends on peers
+	seed      uint64
 
-	best  int // row
-	score float64
-	lot   uint64
-	found bool
+	best     int // row
+	score    float64
+	tiebreak uint64
+	found    bool
 
 	needCPU, needMemory int64   // minimum that must be free
 	labelled            bool    // labels may exclude nodes
 	unlabelled          verdict // on nodes without labels
-	barring             bool    // some rows are barred
-	none                bool    // all rows are barred
-	more                bool    // disk or bandwidth is requested
-	looking             bool    // devices or ports are requested, which are not in rows
+	someExcluded        bool    // some rows are barred
+	allExcluded         bool    // all rows are barred
+	needsOther          bool    // disk or bandwidth is requested
+	needsCandidate      bool    // devices or ports are requested, which are not in rows
 	capped              bool    // the table's ceilings apply
-	bounded             bool    // see query.bounded
-	far                 bool    // see query.far
+	boundsDistance      bool    // see query.boundsDistance
+	boundsLocation      bool    // see query.distance
 }
 
 func (s *search) run() {
 	t, q := s.table, s.q
-	s.needCPU, s.needMemory = least(q.Needs.MilliCPU), least(q.Needs.MemoryMB)
-	s.more = q.Needs.StorageMB > 0 || q.Needs.InMbit > 0 || q.Needs.OutMbit > 0
-	s.looking = len(q.Devices) > 0 || len(q.Ports) > 0
-	s.bounded = q.bounded()
-	s.far = q.far()
+	s.needCPU, s.needMemory = minFree(q.Needs.MilliCPU), minFree(q.Needs.MemoryMB)
+	s.needsOther = q.Needs.StorageMB > 0 || q.Needs.InMbit > 0 || q.Needs.OutMbit > 0
+	s.needsCandidate = len(q.Devices) > 0 || len(q.Ports) > 0
+	s.boundsDistance = q.boundsDistance()
+	s.boundsLocation = q.boundsLocation()
 	s.labelled = len(q.Labels) > 0
-	s.like.capacityCPU = math.NaN() // equal to no row
-	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.bounded}
+	s.lastRow.capacityCPU = math.NaN() // equal to no row
+	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.boundsDistance}
 	if len(q.Nodes) > 0 {
-		s.named()
+		s.evaluateNamed()
 		return
 	}
-	q.judge(&t.kinds)
-	s.bar()
+	q.checkKinds(&t.kinds)
+	s.exclude()
 	for i, limit := range t.ceilings {
 		if s.capped && s.found && limit < s.score {
 			continue
@@ -53,15 +53,15 @@ func (s *search) run() {
 		r := &t.rows[i]
 		if r.kind < kindFirst {
 			if r.kind == kindOther {
-				s.ask(i)
+				s.evaluate(i)
 			}
 			continue
 		}
 		if t.kinds.all[r.kind-kindFirst].verdict == no || r.freeCPU < s.needCPU || r.freeMemory < s.needMemory ||
-			s.barring && (s.none || t.barred[i] == t.turn) || s.labelled && !s.matches(r.labels) {
+			s.someExcluded && (s.allExcluded || t.excluded[i] == t.round) || s.labelled && !s.matches(r.labels) {
 			continue
 		}
-		s.weigh(i, r)
+		s.scoreRow(i, r)
 	}
 }
 
@@ -75,58 +75,58 @@ func (s *search) matches(set uint32) bool {
 	}
 	if *v == unknown {
 		*v = no
-		if s.q.judgeLabels(labels) {
+		if s.q.checkLabels(labels) {
 			*v = yes
 		}
 	}
 	return *v == yes
 }
 
-// least returns how much must be free for a need. A need of 0 is met even on an overbooked
+// minFree returns how much must be free for a need. A need of 0 is met even on an overbooked
 // candidate.
-func least(need int64) int64 {
+func minFree(need int64) int64 {
 	if need <= 0 {
 		return math.MinInt64
 	}
 	return need
 }
 
-// named considers the nodes that the request names, and all candidates that are not nodes.
-func (s *search) named() {
+// evaluateNamed considers the nodes that the request names, and all candidates that are not nodes.
+func (s *search) evaluateNamed() {
 	for _, id := range s.q.Nodes {
 		if i, ok := s.table.at[id]; ok && s.table.cands[i].Level == Nodes {
-			s.ask(i)
+			s.evaluate(i)
 		}
 	}
 	for i := range s.table.rows {
 		if s.table.cands[i].Level != Nodes {
-			s.ask(i)
+			s.evaluate(i)
 		}
 	}
 }
 
-// ask filters and scores a candidate as Place does.
-func (s *search) ask(i int) {
+// evaluate filters and scores a candidate as Place does.
+func (s *search) evaluate(i int) {
 	c := &s.table.cands[i]
 	s.q.row = i + 1
 	if s.q.stageOf(c) != fit {
 		return
 	}
-	s.enter(i, ordered(s.plugin.Score(s.q.facts(c))))
+	s.consider(i, nanLowest(s.plugin.Score(s.q.facts(c))))
 }
 
-// bar marks the nodes that the request avoids or whose domain is full.
-func (s *search) bar() {
+// exclude marks the nodes that the request avoids or whose domain is full.
+func (s *search) exclude() {
 	t := s.table
 	mark := func(id string) {
 		if i, ok := t.at[id]; ok {
-			t.barred[i] = t.turn
-			s.barring = true
+			t.excluded[i] = t.round
+			s.someExcluded = true
 		}
 	}
-	if t.turn++; t.turn == 0 { // once in four thousand million decisions
-		clear(t.barred)
-		t.turn = 1
+	if t.round++; t.round == 0 { // once in four thousand million decisions
+		clear(t.excluded)
+		t.round = 1
 	}
 	for _, id := range s.q.Avoid {
 		mark(id)
@@ -136,62 +136,62 @@ func (s *search) bar() {
 		case "node":
 			mark(d.Name)
 		case "cluster":
-			s.barring, s.none = true, true // it is the candidates' own cluster
+			s.someExcluded, s.allExcluded = true, true // it is the candidates' own cluster
 		default:
 			s.labelled = true
 		}
 	}
 	if s.labelled {
-		s.q.forget(&t.labels)
+		s.q.resetLabelVerdicts(&t.labels)
 	}
 }
 
-// weigh scores a node that passed the checks of its row.
-func (s *search) weigh(i int, r *row) {
+// scoreRow scores a node that passed the checks of its row.
+func (s *search) scoreRow(i int, r *row) {
 	t, q, f := s.table, s.q, &s.facts
-	if s.more && lackStage(q.Needs, t.free[i]) != fit {
+	if s.needsOther && resourceStage(q.Needs, t.free[i]) != fit {
 		return
 	}
-	if s.looking {
-		if c := &t.cands[i]; short(q.Devices, Nodes, &c.Rooms[0]) >= 0 || taken(q.Request, c) != (Port{}) {
+	if s.needsCandidate {
+		if c := &t.cands[i]; missingDevice(q.Devices, Nodes, &c.Slots[0]) >= 0 || unavailablePort(q.Request, c) != (Port{}) {
 			return
 		}
 	}
-	if s.far {
-		p := &t.spots[i]
+	if s.boundsLocation {
+		p := &t.positions[i]
 		q.row = i + 1
-		if !q.nodeInZones(p) || !q.nodeInReach(t.cands[i].ID, p) {
+		if !q.nodeMeetsZones(p) || !q.nodeMeetsRTT(t.cands[i].ID, p) {
 			return
 		}
-		if s.bounded {
+		if s.boundsDistance {
 			f.Margin = q.margin(t.cands[i].ID, p)
 		}
 	}
-	if s.more {
+	if s.needsOther {
 		f.Rest = q.rest(&t.cands[i])
 	}
-	if !s.more && !s.bounded && !s.peers && r.like(&s.like) {
-		s.enter(i, s.was) // in a burst, many nodes are alike
+	if !s.needsOther && !s.boundsDistance && !s.peers && r.scoresAs(&s.lastRow) {
+		s.consider(i, s.lastScore) // in a burst, many nodes are alike
 		return
 	}
-	f.CPU = part(r.restCPU-q.Needs.MilliCPU, r.capacityCPU)
-	f.Memory = part(r.restMemory-q.Needs.MemoryMB, r.capacityMemory)
+	f.CPU = fraction(r.restCPU-q.Needs.MilliCPU, r.capacityCPU)
+	f.Memory = fraction(r.restMemory-q.Needs.MemoryMB, r.capacityMemory)
 	f.id = t.cands[i].ID
-	s.was = ordered(s.plugin.Score(*f))
-	s.like = *r
-	s.enter(i, s.was)
+	s.lastScore = nanLowest(s.plugin.Score(*f))
+	s.lastRow = *r
+	s.consider(i, s.lastScore)
 }
 
-// enter makes candidate i the best if its score wins.
-func (s *search) enter(i int, score float64) {
+// consider makes candidate i the best if its score wins.
+func (s *search) consider(i int, score float64) {
 	if s.found && score < s.score {
 		return
 	}
-	lot := mix(s.table.rows[i].lot ^ s.seed)
+	lot := mix(s.table.rows[i].tiebreakBase ^ s.seed)
 	if s.found && score == s.score {
-		if lot > s.lot || lot == s.lot && s.table.cands[i].ID >= s.table.cands[s.best].ID {
+		if lot > s.tiebreak || lot == s.tiebreak && s.table.cands[i].ID >= s.table.cands[s.best].ID {
 			return
 		}
 	}
-	s.best, s.score, s.lot, s.found = i, score, lot, true
+	s.best, s.score, s.tiebreak, s.found = i, score, lot, true
 }

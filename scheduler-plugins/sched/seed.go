@@ -15,11 +15,11 @@ func SeedOf(parts ...any) uint64 {
 	return mix(h.Sum64())
 }
 
-// draw returns a candidate's random number for a seed. It decides between equal scores.
-func draw(seed uint64, id string) uint64 { return mix(lotOf(id) ^ seed) }
+// tiebreakOf returns a candidate's random number for a seed. It decides between equal scores.
+func tiebreakOf(seed uint64, id string) uint64 { return mix(tiebreakBase(id) ^ seed) }
 
-// lotOf returns the part of a candidate's random number that does not depend on the seed.
-func lotOf(id string) uint64 {
+// tiebreakBase returns the part of a candidate's random number that does not depend on the seed.
+func tiebreakBase(id string) uint64 {
 	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a, without allocating
 	x := uint64(offset)
 	for i := range len(id) {

@@ -18,13 +18,13 @@ type Table struct {
 	cands []Candidate
 	at    map[string]int
 
-	rows   []row           // parallel to cands
-	spots  []position      // parallel to cands
-	stamps []uint64        // parallel to cands: identifies the position in spots
-	stamp  uint64          // the last stamp
-	free   []api.Resources // parallel to cands: what one instance can get
-	kinds  interned[Room]
-	labels interned[map[string]string]
+	rows      []row           // parallel to cands
+	positions []position      // parallel to cands
+	stamps    []uint64        // parallel to cands: identifies the position in spots
+	stamp     uint64          // the last stamp
+	free      []api.Resources // parallel to cands: what one instance can get
+	kinds     interned[Slot]
+	labels    interned[map[string]string]
 
 	// ceilings is parallel to cands: the maximal scores for requests without bounds by the
 	// plugin ceiling, the last Monotone plugin that was used; nil: none.
@@ -32,11 +32,11 @@ type Table struct {
 	ceiling  Monotone
 
 	// Memory that decisions reuse.
-	q      query
-	near   []*nearby
-	asked  uint64   // counts uses of near
-	barred []uint32 // parallel to cands: the last turn in which the candidate was barred
-	turn   uint32   // of Best
+	q        query
+	caches   []*nearby
+	uses     uint64   // counts uses of near
+	excluded []uint32 // parallel to cands: the last turn in which the candidate was barred
+	round    uint32   // of Best
 }
 
 // row has the values of a node that every decision reads, in 64 bytes.
@@ -44,19 +44,19 @@ type row struct {
 	freeCPU, freeMemory         int64 // that one instance can get
 	restCPU, restMemory         int64 // free on the candidate, minus the overhead of all instances and one more
 	capacityCPU, capacityMemory float64
-	lot                         uint64 // see lotOf
+	tiebreakBase                uint64 // see tiebreakBase
 	kind, labels                uint32 // kindFirst + id in kinds; 1 + id in labels, 0: no labels
 }
 
-// like reports whether a plugin scores the nodes alike, except for peers.
-func (r *row) like(o *row) bool {
+// scoresAs reports whether a plugin scores the nodes alike, except for peers.
+func (r *row) scoresAs(o *row) bool {
 	return r.restCPU == o.restCPU && r.restMemory == o.restMemory && r.capacityCPU == o.capacityCPU && r.capacityMemory == o.capacityMemory
 }
 
 // Values of row.kind that are not in a table's kinds.
 const (
 	kindOut   = 0 // a node that takes no work
-	kindOther = 1 // not a node with one room: filter it as in Place
+	kindOther = 1 // not a node with one slot: filter it as in Place
 	kindFirst = 2
 )
 
@@ -71,84 +71,84 @@ func (t *Table) Put(c Candidate) {
 		i = len(t.cands)
 		t.at[c.ID] = i
 		t.cands = append(t.cands, c)
-		t.rows = append(t.rows, row{lot: lotOf(c.ID)})
-		t.spots = append(t.spots, position{})
+		t.rows = append(t.rows, row{tiebreakBase: tiebreakBase(c.ID)})
+		t.positions = append(t.positions, position{})
 		t.stamp++
 		t.stamps = append(t.stamps, t.stamp)
 		t.free = append(t.free, api.Resources{})
-		t.barred = append(t.barred, 0)
+		t.excluded = append(t.excluded, 0)
 		t.ceilings = append(t.ceilings, 0)
 	}
 	t.cands[i] = c
-	t.rewrite(i)
-	t.raise(i)
+	t.updateRow(i)
+	t.setCeiling(i)
 }
 
-// raise computes the maximal score of candidate i.
-func (t *Table) raise(i int) {
+// setCeiling computes the maximal score of candidate i.
+func (t *Table) setCeiling(i int) {
 	t.ceilings[i] = math.Inf(1)
 	r := &t.rows[i]
 	if t.ceiling == nil || r.kind == kindOut {
 		return
 	}
-	facts := r.facts(&nothing) // an empty request leaves the most free
+	facts := r.facts(&emptyRequest) // an empty request leaves the most free
 	if r.kind == kindOther {
-		facts = (&query{Request: &nothing}).facts(&t.cands[i])
+		facts = (&query{Request: &emptyRequest}).facts(&t.cands[i])
 	}
 	if limit := t.ceiling.Score(facts); !math.IsNaN(limit) {
 		t.ceilings[i] = limit
 	}
 }
 
-// nothing is an empty request.
-var nothing Request
+// emptyRequest is an empty request.
+var emptyRequest Request
 
 // facts returns the Facts of a request without bounds, disk and bandwidth.
 func (r *row) facts(req *Request) Facts {
 	return Facts{
-		CPU:    part(r.restCPU-req.Needs.MilliCPU, r.capacityCPU),
-		Memory: part(r.restMemory-req.Needs.MemoryMB, r.capacityMemory),
+		CPU:    fraction(r.restCPU-req.Needs.MilliCPU, r.capacityCPU),
+		Memory: fraction(r.restMemory-req.Needs.MemoryMB, r.capacityMemory),
 		Rest:   1, Margin: 1, Fresh: 1, req: req,
 	}
 }
 
-// follow computes the ceilings for the plugin.
-func (t *Table) follow(m Monotone) {
+// useCeilings computes the ceilings for the plugin.
+func (t *Table) useCeilings(m Monotone) {
 	if t.ceiling == nil || t.ceiling.Name() != m.Name() {
 		t.ceiling = m
 		for i := range t.rows {
-			t.raise(i)
+			t.setCeiling(i)
 		}
 	}
 }
 
-func (t *Table) rewrite(i int) {
+func (t *Table) updateRow(i int) {
 	c, r := &t.cands[i], &t.rows[i]
-	if c.Level != Nodes || len(c.Rooms) != 1 {
-		t.release(r)
+	if c.Level != Nodes || len(c.Slots) != 1 {
+		t.clearRow(r)
 		r.kind = kindOther
-		t.locate(i)
+		t.updatePosition(i)
 		return
 	}
 	if c.Out != "" {
-		t.release(r)
+		t.clearRow(r)
 		return
 	}
-	room := &c.Rooms[0]
-	free := available(c, room)
+	slot := &c.Slots[0]
+	free := slotCapacity(c, slot)
 	load := int64(c.Load + 1)
 	t.free[i] = free
 	r.freeCPU, r.freeMemory = free.MilliCPU, free.MemoryMB
 	r.restCPU, r.restMemory = c.Free.MilliCPU-load*overhead.MilliCPU, c.Free.MemoryMB-load*overhead.MemoryMB
 	r.capacityCPU, r.capacityMemory = float64(c.Capacity.MilliCPU), float64(c.Capacity.MemoryMB)
 
-	t.locate(i)
+	t.updatePosition(i)
 
-	if r.kind < kindFirst || !sameKind(t.kinds.at(r.kind-kindFirst), room) {
+	if r.kind < kindFirst || !sameKind(t.kinds.at(r.kind-kindFirst), slot) {
 		was := r.kind
-		r.kind = kindFirst + t.kinds.take(kindKey(room), func() Room { return kindOf(room) })
+		r.kind = kindFirst + t.kinds.acquire(kindKey(slot), func() Slot { return kindOf(slot) })
 		if was >= kindFirst {
-			t.kinds.drop(was - kindFirst)
+			t.kinds.release(was - kindFirst)
 		}
 	}
 	if len(c.Labels) == 0 && r.labels == 0 || r.labels > 0 && maps.Equal(*t.labels.at(r.labels - 1), c.Labels) {
@@ -156,15 +156,15 @@ func (t *Table) rewrite(i int) {
 	}
 	was := r.labels
 	if r.labels = 0; len(c.Labels) > 0 {
-		r.labels = 1 + t.labels.take(labelKey(c.Labels), func() map[string]string { return maps.Clone(c.Labels) })
+		r.labels = 1 + t.labels.acquire(labelKey(c.Labels), func() map[string]string { return maps.Clone(c.Labels) })
 	}
 	if was > 0 {
-		t.labels.drop(was - 1)
+		t.labels.release(was - 1)
 	}
 }
 
-func (t *Table) locate(i int) {
-	p := &t.spots[i]
+func (t *Table) updatePosition(i int) {
+	p := &t.positions[i]
 	was := *p
 	if p.read(&t.cands[i]); *p != was {
 		t.stamp++
@@ -172,13 +172,13 @@ func (t *Table) locate(i int) {
 	}
 }
 
-// release marks a row as out of service.
-func (t *Table) release(r *row) {
+// clearRow marks a row as out of service.
+func (t *Table) clearRow(r *row) {
 	if r.kind >= kindFirst {
-		t.kinds.drop(r.kind - kindFirst)
+		t.kinds.release(r.kind - kindFirst)
 	}
 	if r.labels > 0 {
-		t.labels.drop(r.labels - 1)
+		t.labels.release(r.labels - 1)
 	}
 	r.kind, r.labels = kindOut, 0
 }
@@ -188,17 +188,17 @@ func (t *Table) Drop(id string) {
 	if !ok {
 		return
 	}
-	t.release(&t.rows[i])
+	t.clearRow(&t.rows[i])
 	delete(t.at, id)
 	last := len(t.cands) - 1
 	if i != last {
-		t.cands[i], t.rows[i], t.spots[i], t.free[i] = t.cands[last], t.rows[last], t.spots[last], t.free[last]
-		t.barred[i], t.ceilings[i], t.stamps[i] = t.barred[last], t.ceilings[last], t.stamps[last]
+		t.cands[i], t.rows[i], t.positions[i], t.free[i] = t.cands[last], t.rows[last], t.positions[last], t.free[last]
+		t.excluded[i], t.ceilings[i], t.stamps[i] = t.excluded[last], t.ceilings[last], t.stamps[last]
 		t.at[t.cands[i].ID] = i
 	}
 	t.cands[last] = Candidate{}
-	t.cands, t.rows, t.spots, t.free = t.cands[:last], t.rows[:last], t.spots[:last], t.free[:last]
-	t.barred, t.ceilings, t.stamps = t.barred[:last], t.ceilings[:last], t.stamps[:last]
+	t.cands, t.rows, t.positions, t.free = t.cands[:last], t.rows[:last], t.positions[:last], t.free[:last]
+	t.excluded, t.ceilings, t.stamps = t.excluded[:last], t.ceilings[:last], t.stamps[:last]
 }
 
 // Get returns the candidate with the id, or nil. It is read-only and valid until the next Put
@@ -217,12 +217,12 @@ func (t *Table) All() []Candidate { return t.cands }
 // Place is the function Place over the table's candidates.
 func (t *Table) Place(req *Request, p Plugin, seed uint64) Result {
 	t.q.readFor(req, t)
-	defer t.forget()
+	defer t.dropRequest()
 	return t.q.place(t.cands, p, seed)
 }
 
-// forget drops the references to the request.
-func (t *Table) forget() {
+// dropRequest drops the references to the request.
+func (t *Table) dropRequest() {
 	t.q.Request = nil
 	for i := range t.q.bounds {
 		t.q.bounds[i].Bound = nil
@@ -232,18 +232,18 @@ func (t *Table) forget() {
 // Top returns the first limit candidates of Place's ranking.
 func (t *Table) Top(req *Request, p Plugin, seed uint64, limit int) []Choice {
 	t.q.readFor(req, t)
-	defer t.forget()
+	defer t.dropRequest()
 	return t.q.top(t.cands, p, seed, limit)
 }
 
 // Best returns the first candidate of Place's ranking, and whether there is one.
 func (t *Table) Best(req *Request, p Plugin, seed uint64) (Choice, bool) {
 	t.q.readFor(req, t)
-	defer t.forget()
+	defer t.dropRequest()
 	s := search{table: t, q: &t.q, plugin: p, seed: seed, peers: len(req.Peers) > 0}
 	if m, ok := p.(Monotone); ok {
-		t.follow(m)
-		s.capped, s.peers = !t.q.bounded(), s.peers && m.Monotone()
+		t.useCeilings(m)
+		s.capped, s.peers = !t.q.boundsDistance(), s.peers && m.Monotone()
 	}
 	s.run()
 	if !s.found {

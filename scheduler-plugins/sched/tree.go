@@ -30,27 +30,27 @@ const leaf = 8
 // vec returns the position as a point: in the latency space, or on the sphere.
 func (p *position) vec(by int) (v [vivaldi.Dimensions]float64) {
 	if by == byRTT {
-		return p.latent.vec
+		return p.latency.vec
 	}
 	copy(v[:], p.point[:])
 	return v
 }
 
-func (t *tree) grow(p *Places, by int) {
+func (t *tree) build(p *Places, by int) {
 	t.order, t.cells = t.order[:0], t.cells[:0]
 	for i := range p.all {
-		if k := &p.all[i]; !k.gone && (by == byRTT && k.latent.known || by == byKm && k.located) {
+		if k := &p.all[i]; !k.removed && (by == byRTT && k.latency.known || by == byKm && k.located) {
 			t.order = append(t.order, int32(i))
 		}
 	}
 	t.size = int32(len(p.all))
 	if len(t.order) > 0 {
-		t.halve(p, by, 0, int32(len(t.order)))
+		t.split(p, by, 0, int32(len(t.order)))
 	}
 }
 
-// halve adds the cell of order[from:to] and its halves.
-func (t *tree) halve(p *Places, by int, from, to int32) {
+// split adds the cell of order[from:to] and its halves.
+func (t *tree) split(p *Places, by int, from, to int32) {
 	first := &p.all[t.order[from]]
 	b := cell{least: first.vec(by), limit: first.vec(by), height: math.Inf(1), adjust: math.Inf(1), from: from, to: to}
 	for _, i := range t.order[from:to] {
@@ -58,7 +58,7 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 		for d, x := range k.vec(by) {
 			b.least[d], b.limit[d] = min(b.least[d], x), max(b.limit[d], x)
 		}
-		b.height, b.adjust = min(b.height, k.latent.height), min(b.adjust, k.latent.adjust)
+		b.height, b.adjust = min(b.height, k.latency.height), min(b.adjust, k.latency.adjust)
 	}
 	at := len(t.cells)
 	t.cells = append(t.cells, b)
@@ -75,9 +75,9 @@ func (t *tree) halve(p *Places, by int, from, to int32) {
 		return cmp.Or(cmp.Compare(p.all[i].vec(by)[widest], p.all[j].vec(by)[widest]), int(i-j))
 	})
 	half := (from + to) / 2
-	t.halve(p, by, from, half)
+	t.split(p, by, from, half)
 	t.cells[at].right = int32(len(t.cells))
-	t.halve(p, by, half, to)
+	t.split(p, by, half, to)
 }
 
 // search measures all places of cell n that may be nearer than e.
@@ -93,21 +93,21 @@ func (t *tree) search(p *Places, by int, at *position, e *closest, n int32) {
 		return
 	}
 	one, other := n+1, b.right
-	far, further := t.cells[one].away(by, at), t.cells[other].away(by, at)
+	far, further := t.cells[one].minDistance(by, at), t.cells[other].minDistance(by, at)
 	if further < far {
 		one, other, far, further = other, one, further, far
 	}
-	if e.which < 0 || far <= e.far {
+	if e.index < 0 || far <= e.distance {
 		t.search(p, by, at, e, one)
 	}
-	if e.which < 0 || further <= e.far {
+	if e.index < 0 || further <= e.distance {
 		t.search(p, by, at, e, other)
 	}
 }
 
 // within calls look for all places of cell n that may be within limit.
 func (t *tree) within(by int, at *position, limit float64, n int32, look func(int32)) {
-	if len(t.cells) == 0 || t.cells[n].away(by, at) > limit {
+	if len(t.cells) == 0 || t.cells[n].minDistance(by, at) > limit {
 		return
 	}
 	b := &t.cells[n]
@@ -121,19 +121,19 @@ func (t *tree) within(by int, at *position, limit float64, n int32, look func(in
 	t.within(by, at, limit, b.right, look)
 }
 
-// away returns a lower bound of the distance to the nearest place of a cell.
-func (b *cell) away(by int, at *position) float64 {
+// minDistance returns a lower bound of the distance to the nearest place of a cell.
+func (b *cell) minDistance(by int, at *position) float64 {
 	sum := 0.0
 	for d, x := range at.vec(by) {
 		if out := max(b.least[d]-x, x-b.limit[d]); out > 0 {
 			sum += out * out
 		}
 	}
-	const hair = 1e-9
+	const tolerance = 1e-9
 	if by == byKm {
-		return sum * (1 - hair)
+		return sum * (1 - tolerance)
 	}
-	l := &at.latent
+	l := &at.latency
 	far := math.Sqrt(sum) + l.height + b.height + min(l.adjust+b.adjust, 0)
-	return far*(1-hair)*float64(time.Second) - 1
+	return far*(1-tolerance)*float64(time.Second) - 1
 }

@@ -96,7 +96,7 @@ func earth(size int) *world {
 		w.table.Put(sched.Candidate{
 			ID: fmt.Sprintf("worker-%d", i), Level: sched.Nodes, Free: free,
 			Capacity: api.Resources{MilliCPU: 8000, MemoryMB: 8192},
-			Rooms:    []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Network: true, Free: free, Largest: free}},
+			Slots:    []sched.Slot{{Runtimes: []string{"container"}, Arch: "amd64", Network: true, Free: free, Largest: free}},
 			Geo:      &at, Coord: &coord,
 		})
 		if i == 0 {
@@ -128,17 +128,17 @@ func clusterDecisions(r *run, clusters int) (Record, error) {
 	for i := range clusters {
 		at := api.Geo{Lat: 36 + 24*rng.Float64(), Lon: -9 + 36*rng.Float64()}
 		coord := space(at, 0.002)
-		var rooms []sched.Room
+		var rooms []sched.Slot
 		for _, arch := range []string{"amd64", "arm64"} {
 			free := api.Resources{MilliCPU: int64(10_000 + 1000*(i%20)), MemoryMB: 40_960}
-			rooms = append(rooms, sched.Room{
+			rooms = append(rooms, sched.Slot{
 				Runtimes: []string{"container"}, Arch: arch, Network: true, Free: free,
 				Largest: api.Resources{MilliCPU: 4000, MemoryMB: 4096},
 			})
 		}
 		free := api.Resources{MilliCPU: int64(20_000 + 2000*(i%20)), MemoryMB: 81_920}
 		t.Put(sched.Candidate{
-			ID: fmt.Sprintf("cluster-%d", i), Level: sched.Clusters, Rooms: rooms, Free: free, Nodes: 24,
+			ID: fmt.Sprintf("cluster-%d", i), Level: sched.Clusters, Slots: rooms, Free: free, Nodes: 24,
 			Capacity: api.Resources{MilliCPU: 96_000, MemoryMB: 98_304}, Coord: &coord, Radius: 5 * time.Millisecond,
 			Hull: []api.Geo{at, {Lat: at.Lat + 0.5, Lon: at.Lon}, {Lat: at.Lat, Lon: at.Lon + 0.5}},
 		})

@@ -143,7 +143,7 @@ func candidates(n int) []sched.Candidate {
 		free := api.Resources{MilliCPU: int64(100 * (i%40 + 1)), MemoryMB: 4096}
 		out[i] = sched.Candidate{
 			ID: fmt.Sprintf("node-%d", i), Level: sched.Nodes, Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8192}, Free: free,
-			Rooms: []sched.Room{{Runtimes: []string{"container", "docker"}, Arch: "amd64", Free: free, Largest: free}},
+			Slots: []sched.Slot{{Runtimes: []string{"container", "docker"}, Arch: "amd64", Free: free, Largest: free}},
 		}
 	}
 	return out

@@ -25,7 +25,7 @@ func (w *World) leftovers() {
 	for _, c := range w.living() {
 		var may []string
 		if len(c.living()) < len(c.nodes) {
-			may = []string{"place.nodes.observed", "place.nodes.room", "place.nodes.leaving", "place.nodes.account.booked", "place.nodes.account.reported", "place.nodes.unknown"} // instances that a silent node may still have
+			may = []string{"place.nodes.observed", "place.nodes.claims", "place.nodes.leaving", "place.nodes.account.booked", "place.nodes.account.reported", "place.nodes.unknownClaims"} // instances that a silent node may still have
 		}
 		check(c.name, c.proc.disk, c.core, may...)
 		for _, n := range c.living() {

@@ -299,7 +299,7 @@ func linkedRig(t *testing.T) *rig {
 func (r *rig) rtt(on api.NodeID, targets ...api.Target) (rtt time.Duration, how string) {
 	b := toPre.Bound()
 	r.m.Measured(&b, web, toPre, targets, on)
-	how, _ = r.m.JudgedBy(web, on, toPre, &b, targets)
+	how, _ = r.m.HowMeasured(web, on, toPre, &b, targets)
 	return b.Measured[string(on)].Round(time.Millisecond), how
 }
 

@@ -272,9 +272,9 @@ func (m *Machine) Measured(b *sched.Bound, self api.ServiceID, l sched.Link, tar
 	}
 }
 
-// JudgedBy returns how the round trip of a service's link from a node was determined, and
+// HowMeasured returns how the round trip of a service's link from a node was determined, and
 // whether it was only estimated. b is the link's bound.
-func (m *Machine) JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool) {
+func (m *Machine) HowMeasured(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool) {
 	if _, probed := b.Measured[string(on)]; l.User != "" && probed {
 		return "measured by probes", false
 	}

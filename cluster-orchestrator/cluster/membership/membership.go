@@ -48,14 +48,14 @@ type Machine struct {
 
 // Node is a copy of a node's state for other sub-machines.
 type Node struct {
-	Info     api.NodeInfo // its claims, limited by its caps
-	Caps     api.Caps     // set by an order
-	Capped   []api.Capped // claims above their caps
-	Joined   time.Time
-	Cordoned bool
-	Draining bool
-	Purging  bool   // it is ordered to delete its workloads, keys and data
-	Failing  string // error of its last attempt to purge
+	Info       api.NodeInfo // its claims, limited by its caps
+	Caps       api.Caps     // set by an order
+	Capped     []api.Capped // claims above their caps
+	Joined     time.Time
+	Cordoned   bool
+	Draining   bool
+	Purging    bool   // it is ordered to delete its workloads, keys and data
+	PurgeError string // error of its last attempt to purge
 
 	Heard     bool // it sent a heartbeat since the start of the cluster
 	Silent    bool
@@ -100,8 +100,8 @@ type member struct {
 	notice   capsNotice
 }
 
-// Kept are the values of other sub-machines in a node's document.
-type Kept struct {
+// Extra are the values of other sub-machines in a node's document.
+type Extra struct {
 	Subnet netip.Prefix
 	Net    *wire.NetSelf
 	Must   api.Generation // that the node must hold before its reports count
@@ -133,10 +133,10 @@ func New(cfg Config, fx *effects.Sink) *Machine {
 }
 
 // Restore adds the node of a document. It returns the values of other sub-machines.
-func (m *Machine) Restore(data []byte) (Node, Kept, error) {
+func (m *Machine) Restore(data []byte) (Node, Extra, error) {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
-		return Node{}, Kept{}, err
+		return Node{}, Extra{}, err
 	}
 	n := &member{token: r.Token, existing: r.Info.Privileged}
 	if r.Existing != nil {
@@ -145,10 +145,10 @@ func (m *Machine) Restore(data []byte) (Node, Kept, error) {
 	n.Caps, n.Joined, n.Cordoned, n.Draining, n.Purging = r.Caps, r.Joined, r.Cordoned, r.Draining, r.Purging
 	m.setClaims(n, r.Info)
 	m.nodes[n.Info.ID] = n
-	return n.Node, Kept{r.Subnet, r.Net, r.Must}, nil
+	return n.Node, Extra{r.Subnet, r.Net, r.Must}, nil
 }
 
-func (m *Machine) Save(id api.NodeID, k Kept) {
+func (m *Machine) Save(id api.NodeID, k Extra) {
 	n := m.nodes[id]
 	m.fx.Journal.Put(Kind, string(id), record{
 		n.claims, n.Joined, n.token, n.Cordoned, n.Draining, n.Purging, k.Subnet, k.Net, &n.existing, k.Must, n.Caps,
@@ -199,7 +199,7 @@ func (m *Machine) Join(info api.NodeInfo, token string) bool {
 func (m *Machine) Rejoin(id api.NodeID, token string) (fresh bool) {
 	n := m.nodes[id]
 	if fresh = n.token != token; fresh {
-		n.token, n.Purging, n.Failing = token, false, ""
+		n.token, n.Purging, n.PurgeError = token, false, ""
 	}
 	return fresh
 }
@@ -292,7 +292,7 @@ func (m *Machine) Cordon(id api.NodeID, on bool) (purged bool) {
 		return false
 	}
 	purged = n.Purging
-	n.Draining, n.Purging, n.Failing = false, false, ""
+	n.Draining, n.Purging, n.PurgeError = false, false, ""
 	return purged
 }
 
@@ -309,7 +309,7 @@ func (m *Machine) Purge(id api.NodeID) bool {
 // PurgeFailed stores the error of the node's last attempt to purge itself; empty: none.
 func (m *Machine) PurgeFailed(id api.NodeID, text string) {
 	if n := m.nodes[id]; n.Purging {
-		n.Failing = text
+		n.PurgeError = text
 	}
 }
 

@@ -135,13 +135,13 @@ func TestAllowingInstancesAgainEndsAPurge(t *testing.T) {
 		t.Error("an order to purge is fresh once")
 	}
 	r.m.PurgeFailed("n0", "disk")
-	if n, _ := r.m.Node("n0"); !n.Purging || n.Failing != "disk" {
+	if n, _ := r.m.Node("n0"); !n.Purging || n.PurgeError != "disk" {
 		t.Errorf("the purged node is %+v", n)
 	}
 	if !r.m.Cordon("n0", false) {
 		t.Error("the order to purge is not ended")
 	}
-	if n, _ := r.m.Node("n0"); n.Purging || n.Failing != "" {
+	if n, _ := r.m.Node("n0"); n.Purging || n.PurgeError != "" {
 		t.Errorf("after uncordon the node is %+v", n)
 	}
 }
@@ -165,7 +165,7 @@ func TestDocumentKeepsANode(t *testing.T) {
 	r := newRig(0)
 	r.m.Join(api.NodeInfo{ID: "n0", Privileged: true}, "token-1")
 	r.m.Drain("n0")
-	kept := membership.Kept{Must: 7}
+	kept := membership.Extra{Must: 7}
 	r.m.Save("n0", kept)
 	docs := r.fx.End().Save
 	if len(docs) != 1 {

@@ -208,7 +208,7 @@ func (m *Machine) lease(n *node) {
 	l.given++
 	if m.out.Report = true; n.boot != 0 {
 		n.owesAnswer = true
-		m.Tell(n.id)
+		m.MarkDue(n.id)
 	}
 	n.subnet = p
 	m.out.Leased, m.out.Save, m.out.Places = append(m.out.Leased, n.id), append(m.out.Save, n.id), append(m.out.Places, n.id)

@@ -128,8 +128,8 @@ func (m *Machine) Self(id api.NodeID) *wire.NetSelf {
 	return nil
 }
 
-// Tell makes Flush consider a node.
-func (m *Machine) Tell(id api.NodeID) { m.due[id] = true }
+// MarkDue makes Flush consider a node.
+func (m *Machine) MarkDue(id api.NodeID) { m.due[id] = true }
 
 // SetInstance adds an instance or changes the network's part of its assignment.
 func (m *Machine) SetInstance(id api.InstanceID, s routes.Spec) { m.routes.SetSpec(id, s) }
@@ -199,7 +199,7 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	n.seq, n.held, n.acked, n.leaseHeld, n.heard, n.asked = up.Seq, up.Held, up.Rev, up.Lease, true, 0
 	n.owesAnswer = n.askWhole || up.Self != nil || up.Whole || len(up.Subscribe)+len(up.Unsubscribe) > 0
 	n.measures.held = up.Measure
-	m.Tell(id)
+	m.MarkDue(id)
 	if up.Self != nil {
 		m.setSelf(n, *up.Self)
 	}
@@ -263,7 +263,7 @@ func (m *Machine) InterestDue(id api.NodeID) {
 	if !next.IsZero() {
 		m.fx.Timers.Set(effects.Key{Kind: effects.Interest, Node: id}, next)
 	}
-	m.Tell(id)
+	m.MarkDue(id)
 }
 
 // AckDue requests the digest of the records that a node holds, because it has not
@@ -275,7 +275,7 @@ func (m *Machine) AckDue(id api.NodeID) {
 	}
 	n.asked++
 	n.askHeld = true
-	m.Tell(id)
+	m.MarkDue(id)
 }
 
 // Heard requests all subscriptions of a node that is no longer silent or is heard for the
@@ -285,7 +285,7 @@ func (m *Machine) Heard(id api.NodeID) {
 	n.silent = false
 	if n.self != nil { // it has a netmanager
 		n.askWhole = true
-		m.Tell(id)
+		m.MarkDue(id)
 	}
 }
 
@@ -352,7 +352,7 @@ func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Pr
 // FromRoot handles a message of the root. It returns the services whose route from the root
 // changed.
 func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
-	changed, ok := m.routes.Take(msg)
+	changed, ok := m.routes.ApplyRoot(msg)
 	if !ok {
 		return nil, Result{}
 	}
@@ -363,7 +363,7 @@ func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result)
 }
 
 // HasNews reports whether there is something to report to the root.
-func (m *Machine) HasNews() bool { return m.routes.Fresh() }
+func (m *Machine) HasNews() bool { return m.routes.HasChanges() }
 
 // Report returns the network's part of the report seq, or nil if there is no network. With
 // all, it reports everything. news is false if it only repeats digests.

@@ -79,7 +79,7 @@ func (r *rig) do(call func() Result) {
 	for _, id := range r.result.Members {
 		for other, ms := range r.measures {
 			if slices.Contains(ms.Peers, id) {
-				r.m.Tell(other)
+				r.m.MarkDue(other)
 			}
 		}
 	}
@@ -308,7 +308,7 @@ func TestMeasuresAreSentUntilTheNodeHasThem(t *testing.T) {
 	r.speaks("n0")
 	r.speaks("n1")
 	r.measures["n0"] = Measures{Known: true, Peers: []api.NodeID{"n1", "n9"}, Services: []api.ServiceID{web}}
-	tell := func() { r.do(func() Result { r.m.Tell("n0"); return Result{} }) }
+	tell := func() { r.do(func() Result { r.m.MarkDue("n0"); return Result{} }) }
 	tell()
 	d := r.down["n0"]
 	if len(d) != 1 || len(d[0].Measure) != 1 || d[0].Measure[0].Node != "n1" || !slices.Equal(d[0].Between, []api.ServiceID{web}) {

@@ -15,29 +15,29 @@ func (m *Machine) refresh(n *node) {
 	old, out, left := m.table.Get(string(n.Info.ID)), n.out(), n.account.Left()
 	freed, devices := n.account.Changed()
 	if old == nil {
-		old = &sched.Candidate{Out: "unknown", Rooms: make([]sched.Room, 1)}
+		old = &sched.Candidate{Out: "unknown", Slots: make([]sched.Slot, 1)}
 	}
-	full := old.Rooms[0].Full
+	full := old.Slots[0].Full
 	same := n.described && old.Out == out && old.Free == left.Free && old.Capacity == n.account.Capacity() && full == left.Full &&
-		old.Rooms[0].BandwidthUnknown == n.bandwidthUnknown
+		old.Slots[0].BandwidthUnknown == n.bandwidthUnknown
 	if same && !freed && !devices && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(left.Ports) {
 		return
 	}
 	next := n.candidate(out, left)
 	if out == "" && (!n.described || freed || n.shifted || old.Out != "" || left.Free != left.Free.Min(old.Free) || full && !left.Full || moreDevices(old, &next)) {
-		m.grown[n.Info.ID] = true
+		m.freedNodes[n.Info.ID] = true
 	}
 	plain := n.described && old.Out == out
 	n.shifted, n.described = false, true
-	m.weigh(n, &next)
+	m.updateSums(n, &next)
 	m.version++
 	m.table.Put(next)
 	m.short.put(&next)
 	if !same {
-		m.roomChanged(!plain)
+		m.sumsChanged(!plain)
 	}
 	if n.Closed() && len(n.reserved) > 0 {
-		m.lapsed = append(m.lapsed, n.Info.ID)
+		m.lapsedNodes = append(m.lapsedNodes, n.Info.ID)
 	}
 }
 
@@ -45,7 +45,7 @@ func (m *Machine) refresh(n *node) {
 func (n *node) candidate(out string, left account.Left) sched.Candidate {
 	return sched.Candidate{
 		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.account.Capacity(), Free: left.Free,
-		Rooms: []sched.Room{{
+		Slots: []sched.Slot{{
 			Runtimes: n.Info.Runtimes, Arch: n.Info.Arch, Privileged: n.Info.Privileged, Network: n.Info.Network == api.NetworkOverlay, Full: left.Full,
 			Areas: n.Info.Areas, Addons: n.Info.Addons, Features: n.Info.Features, Free: left.Free, Largest: left.Free, Devices: left.Devices,
 			BandwidthUnknown: n.bandwidthUnknown,
@@ -60,8 +60,8 @@ func (n *node) without(id api.InstanceID) sched.Candidate {
 }
 
 func moreDevices(old, next *sched.Candidate) bool {
-	had := old.Rooms[0].Devices
-	for kind, n := range next.Rooms[0].Devices {
+	had := old.Slots[0].Devices
+	for kind, n := range next.Slots[0].Devices {
 		if n > had[kind] {
 			return true
 		}
@@ -69,8 +69,8 @@ func moreDevices(old, next *sched.Candidate) bool {
 	return false
 }
 
-// weigh replaces the node's part of the sums over all nodes. Silent nodes add nothing.
-func (m *Machine) weigh(n *node, cand *sched.Candidate) {
+// updateSums replaces the node's part of the sums over all nodes. Silent nodes add nothing.
+func (m *Machine) updateSums(n *node, cand *sched.Candidate) {
 	_, before := m.Offered()
 	m.capacity, m.used = m.capacity.Minus(n.weight.capacity), m.used.Minus(n.weight.used)
 	n.weight = weight{}
@@ -78,8 +78,8 @@ func (m *Machine) weigh(n *node, cand *sched.Candidate) {
 		n.weight = weight{cand.Capacity, cand.Capacity.Minus(cand.Free)}
 	}
 	m.capacity, m.used = m.capacity.Plus(n.weight.capacity), m.used.Plus(n.weight.used)
-	if _, left := m.Offered(); left != left.Min(before) && len(m.beyond) > 0 {
-		m.widened = true
+	if _, left := m.Offered(); left != left.Min(before) && len(m.aboveShare) > 0 {
+		m.shareGrew = true
 	}
 }
 
@@ -95,9 +95,9 @@ const (
 	coordTrust = 1.0  // coordinates with this error or a larger one are ignored
 )
 
-// moved stores the node's position in the latency space if it is valid and differs enough
+// setCoord stores the node's position in the latency space if it is valid and differs enough
 // from the last one, and reports whether it does.
-func (n *node) moved(at *api.Coordinate) bool {
+func (n *node) setCoord(at *api.Coordinate) bool {
 	switch {
 	case !vivaldi.Valid(at) || at.Error >= coordTrust:
 		return false

@@ -15,8 +15,8 @@ import (
 // spareMargin is the fraction of a bound that a better placement must leave unused.
 const spareMargin = 0.1
 
-// judged reports whether violations of an instance's SLA count at present.
-func (m *Machine) judged(in *instance) bool {
+// slaApplies reports whether violations of an instance's SLA count at present.
+func (m *Machine) slaApplies(in *instance) bool {
 	n := m.nodes[in.Node]
 	return n != nil && !n.Silent && !in.Leaving && !in.Withdrawn && !in.ended() && !m.asks.Pending(in.id())
 }
@@ -26,7 +26,7 @@ func (m *Machine) judged(in *instance) bool {
 // leaving.
 func (m *Machine) Check(id api.InstanceID) (b violations.Breach, e api.Epoch, shown string, ok bool) {
 	in := m.instances[id]
-	if in == nil || !m.judged(in) {
+	if in == nil || !m.slaApplies(in) {
 		return b, 0, "", false
 	}
 	return m.violation(in, m.nodes[in.Node]), in.Epoch, in.Violated, true
@@ -41,9 +41,9 @@ func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
 		if !in.Moving {
 			m.unreserve(in)
 		}
-		if show || in.Strained {
+		if show || in.NoBetterNode {
 			in.Violated = ""
-			in.relax()
+			in.endRootSearch()
 			m.changed(in)
 		}
 	case show:
@@ -66,15 +66,15 @@ func (m *Machine) Recheck(id api.InstanceID) (e api.Epoch, placed bool) {
 	}
 	if now := m.relations.LastMove(id); in.positions != now {
 		in.positions = now
-		m.searched(in)
+		m.retryAnywhere(in)
 	}
 	return 0, false
 }
 
-// relax ends the root's search for a better place.
-func (in *instance) relax() {
-	if in.Strained {
-		in.Strained, in.Offered, in.why = false, in.Moving && !in.exclusive(), nil
+// endRootSearch ends the root's search for a better place.
+func (in *instance) endRootSearch() {
+	if in.NoBetterNode {
+		in.NoBetterNode, in.HandedBack, in.why = false, in.Moving && !in.exclusive(), nil
 	}
 }
 
@@ -87,11 +87,11 @@ func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 	if n.bandwidthUnknown > 0 {
 		req.Needs = api.Resources{} // unknown bandwidth is no violation
 	}
-	req.Domains = m.relations.Shared(in.id())
+	req.Domains = m.relations.LabelViolations(in.id())
 	cand := n.candidate("", n.account.Left())
-	own := &cand.Rooms[0]
-	own.Free = n.account.Capacity().Plus(n.account.Booked(in.id()).Room)
-	for _, booked := range n.account.Yields() {
+	own := &cand.Slots[0]
+	own.Free = n.account.Capacity().Plus(n.account.Booked(in.id()).Resources)
+	for _, booked := range n.account.BookedByUrgency() {
 		own.Free = own.Free.Minus(booked)
 	}
 	cand.Free, own.Largest = own.Free, own.Free
@@ -103,11 +103,11 @@ func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 		return &res.Rejected[0]
 	}
 	if r := broken(); r != nil {
-		borne, shared := sched.RigidnessOf(&in.Want.Spec, r.Constraint)
+		borne, shared := sched.RigidnessOf(&in.Desired.Spec, r.Constraint)
 		return violations.Breach{Text: breachText(r), Tolerated: borne, Shared: shared}
 	}
 	for _, l := range in.demand.sla.Links {
-		b, binds := m.bound(in.id().Service(), l, in.Want.Targets, in.Node)
+		b, binds := m.bound(in.id().Service(), l, in.Desired.Targets, in.Node)
 		if !binds || b.Unknown != "" {
 			continue
 		}
@@ -115,7 +115,7 @@ func (m *Machine) violation(in *instance, n *node) (worst violations.Breach) {
 		if r := broken(); r != nil && (worst.Text == "" || l.Rigidness < worst.Tolerated) {
 			worst = violations.Breach{Text: breachText(r), Tolerated: l.Rigidness, Shared: l.Shared}
 			if l.RTT > 0 && r.Short != "" {
-				by, estimated := m.latency.JudgedBy(in.id().Service(), in.Node, l, &b, in.Want.Targets)
+				by, estimated := m.latency.HowMeasured(in.id().Service(), in.Node, l, &b, in.Desired.Targets)
 				worst.Text, worst.Estimated = step.Clip(worst.Text+"; "+by), estimated
 			}
 		}
@@ -135,38 +135,38 @@ func (m *Machine) Relieve(id api.InstanceID) {
 	if len(in.Moves) >= m.cfg.MovesPerHour {
 		return
 	}
-	if in.Strained && m.stillWorse(in) {
+	if in.NoBetterNode && m.stillNoBetterNode(in) {
 		return
 	}
-	req := m.better(in)
+	req := m.betterRequest(in)
 	if best, ok := m.best(&req, in.seed()); ok {
 		in.Moves = append(in.Moves, m.fx.Wall)
 		m.save(in)
 		m.decide(in, &req, api.NodeID(best.ID), api.ReasonViolated)
 		return
 	}
-	if kept := in.Reserved; m.preempts(in, &req) {
+	if kept := in.Reserved; m.tryPreempt(in, &req) {
 		if kept == "" { // the preemption is the start of the move
 			in.Moves = append(in.Moves, m.fx.Wall)
 			m.save(in)
 		}
 		return
 	}
-	if in.Strained {
+	if in.NoBetterNode {
 		return
 	}
-	in.Strained = true
+	in.NoBetterNode = true
 	if !in.exclusive() { // handing back an exclusive instance means that it does not run here
 		why := m.explanation(in, &req, true)
-		in.why, in.Offered = &why, true
+		in.why, in.HandedBack = &why, true
 	}
 	m.changed(in)
 }
 
-// stillWorse reports whether an instance of the same kind fitted on no better node and no
+// stillNoBetterNode reports whether an instance of the same kind fitted on no better node and no
 // candidate has changed since then.
-func (m *Machine) stillWorse(in *instance) bool {
-	k, same := m.kindOf(in, true)
+func (m *Machine) stillNoBetterNode(in *instance) bool {
+	k, same := m.requestKindOf(in, true)
 	if !same || m.reasons.version != m.version || len(in.demand.sla.Spreads)+len(in.demand.sla.AntiAffinities) > 0 {
 		return false
 	}
@@ -174,9 +174,9 @@ func (m *Machine) stillWorse(in *instance) bool {
 	return known
 }
 
-// better returns the request for moving an instance whose SLA is violated. Its bounds are
+// betterRequest returns the request for moving an instance whose SLA is violated. Its bounds are
 // tightened by spareMargin.
-func (m *Machine) better(in *instance) sched.Request {
+func (m *Machine) betterRequest(in *instance) sched.Request {
 	req := m.request(in, string(in.Node))
 	for i := range req.Bounds {
 		b := &req.Bounds[i]
@@ -185,10 +185,10 @@ func (m *Machine) better(in *instance) sched.Request {
 	return req
 }
 
-// Watched returns the instances on a node whose SLA a change of the node may violate.
-func (m *Machine) Watched(id api.NodeID) (out []api.InstanceID) {
+// ConstrainedOn returns the instances on a node whose SLA a change of the node may violate.
+func (m *Machine) ConstrainedOn(id api.NodeID) (out []api.InstanceID) {
 	for _, in := range m.nodes[id].sorted() {
-		if in.demand.tied {
+		if in.demand.checked {
 			out = append(out, in.id())
 		}
 	}
@@ -217,7 +217,7 @@ const watchStep = 0.2
 // and the position has changed by at least watchStep.
 func (m *Machine) showPosition(in *instance) {
 	n := m.nodes[in.Node]
-	if !in.Want.Watched || n == nil {
+	if !in.Desired.Watched || n == nil {
 		return
 	}
 	here := n.position()

@@ -13,14 +13,14 @@ import (
 func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	avoid = append(avoid, in.avoid...)
 	if in.plain() {
-		req = m.requestOf(in.placing(), avoid...)
+		req = m.requestOf(in.requestInput(), avoid...)
 		if len(m.nodes) >= shortFrom && len(req.Avoid)+len(req.Bounds)+len(req.Domains) == 0 && m.short.matches(in) {
 			if best, found, known := m.short.best(&m.table, &req, m.cfg.Plugin, in.seed()); known {
 				return req, best, found
 			}
 		}
 	}
-	p := in.placing()
+	p := in.requestInput()
 	p.late = m.late(in)
 	return m.findFor(p, in.seed(), avoid...)
 }
@@ -29,13 +29,13 @@ func (m *Machine) find(in *instance, avoid ...string) (req sched.Request, choice
 // instance, then a place near one of them, and, once the search time is over, the place where
 // the bounds are violated least. If the instance fits nowhere, req is the strictest request,
 // or the loosest one once the search time is over.
-func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
+func (m *Machine) findFor(p requestInput, seed uint64, avoid ...string) (req sched.Request, choice sched.Choice, ok bool) {
 	if req, choice, ok = m.findAt(nearAll, p, seed, avoid...); ok {
 		return req, choice, true
 	}
 	wanted := 0
 	for i := range req.Bounds {
-		if req.Bounds[i].Wanted {
+		if req.Bounds[i].Inbound {
 			wanted++
 		}
 	}
@@ -47,19 +47,19 @@ func (m *Machine) findFor(p placing, seed uint64, avoid ...string) (req sched.Re
 	if !p.late || req.SearchTime() == 0 {
 		return req, sched.Choice{}, false
 	}
-	req, ok = req.Relax(!p.linkedAway(), func(r *sched.Request) (found bool) {
+	req, ok = req.Relax(!p.linkedToOtherCluster(), func(r *sched.Request) (found bool) {
 		choice, found = m.best(r, seed)
 		return found
 	})
 	return req, choice, ok
 }
 
-// linkedAway reports whether an instance has a link to a service that also runs in another
+// linkedToOtherCluster reports whether an instance has a link to a service that also runs in another
 // cluster, so that the root may find a place there that meets the link. It returns false
 // once the root has searched.
-func (p placing) linkedAway() bool {
+func (p requestInput) linkedToOtherCluster() bool {
 	return !p.rootSearched && slices.ContainsFunc(p.demand.sla.Links, func(l sched.Link) bool {
-		return l.Way && slices.ContainsFunc(p.targets, func(t api.Target) bool {
+		return l.Relaxable && slices.ContainsFunc(p.targets, func(t api.Target) bool {
 			return len(t.Positions) > 0 && t.Service != "" && l.Names(p.id.Service(), t.Service)
 		})
 	})
@@ -67,16 +67,16 @@ func (p placing) linkedAway() bool {
 
 // searchTime returns how long this cluster searches for a place that meets all bounds of a
 // request. It is 0 if there are no bounds or the root may find a place elsewhere.
-func (p placing) searchTime(req *sched.Request) time.Duration {
-	if !p.linkedAway() {
+func (p requestInput) searchTime(req *sched.Request) time.Duration {
+	if !p.linkedToOtherCluster() {
 		return req.SearchTime()
 	}
 	wanted := *req
-	wanted.Bounds = slices.DeleteFunc(slices.Clone(req.Bounds), func(b sched.Bound) bool { return !b.Wanted })
+	wanted.Bounds = slices.DeleteFunc(slices.Clone(req.Bounds), func(b sched.Bound) bool { return !b.Inbound })
 	return wanted.SearchTime()
 }
 
-func (m *Machine) findAt(near nearness, p placing, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {
+func (m *Machine) findAt(near nearness, p requestInput, seed uint64, avoid ...string) (sched.Request, sched.Choice, bool) {
 	p.near = near
 	req := m.requestOf(p, avoid...)
 	choice, ok := m.best(&req, seed)
@@ -88,7 +88,7 @@ func (m *Machine) best(req *sched.Request, seed uint64) (sched.Choice, bool) {
 	avoid := req.Avoid
 	for {
 		choice, ok := m.table.Best(req, m.cfg.Plugin, seed)
-		if !ok || m.together(req, choice.ID) {
+		if !ok || m.devicesFit(req, choice.ID) {
 			req.Avoid = avoid
 			return choice, ok
 		}
@@ -108,7 +108,7 @@ func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 		return res
 	}
 	res.Ranked = slices.DeleteFunc(res.Ranked, func(choice sched.Choice) bool {
-		if m.together(req, choice.ID) {
+		if m.devicesFit(req, choice.ID) {
 			return false
 		}
 		last := req.Devices[len(req.Devices)-1]
@@ -121,24 +121,24 @@ func (m *Machine) rank(req *sched.Request, seed uint64) sched.Result {
 	return res
 }
 
-// together reports whether one instance can get all requested devices of the node at once.
-func (m *Machine) together(req *sched.Request, id string) bool {
+// devicesFit reports whether one instance can get all requested devices of the node at once.
+func (m *Machine) devicesFit(req *sched.Request, id string) bool {
 	if len(req.Devices) < 2 {
 		return true
 	}
 	n := m.nodes[api.NodeID(id)]
-	return n.account.Together(req.Devices, n.account.Left().Devices)
+	return n.account.FitTogether(req.Devices, n.account.Left().Devices)
 }
 
 // reasons caches the explanations of kinds of instances that fit nowhere. It is valid while
 // no candidate changes.
 type reasons struct {
 	version uint64 // of the table
-	of      map[kind]api.Explanation
+	of      map[requestKind]api.Explanation
 }
 
-// kind identifies instances that make the same request.
-type kind struct {
+// requestKind identifies instances that make the same request.
+type requestKind struct {
 	service api.ServiceID
 	rev     api.Revision
 	placed  bool // on a node, which is then no candidate
@@ -146,16 +146,16 @@ type kind struct {
 	late    bool // see placing.late
 }
 
-// kindOf returns the kind of an instance. ok is false if its request depends on more than its
+// requestKindOf returns the kind of an instance. ok is false if its request depends on more than its
 // kind.
-func (m *Machine) kindOf(in *instance, better bool) (k kind, ok bool) {
-	return kind{in.id().Service(), in.Want.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Want.Targets) == 0
+func (m *Machine) requestKindOf(in *instance, better bool) (k requestKind, ok bool) {
+	return requestKind{in.id().Service(), in.Desired.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Desired.Targets) == 0
 }
 
-// knownMisfit returns the cached explanation why an instance without a node fits nowhere.
+// knownNoFit returns the cached explanation why an instance without a node fits nowhere.
 // known is false if there is none.
-func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
-	k, _ := m.kindOf(in, false)
+func (m *Machine) knownNoFit(in *instance) (why api.Explanation, known bool) {
+	k, _ := m.requestKindOf(in, false)
 	if !in.likeSiblings() || m.reasons.version != m.version {
 		return why, false
 	}
@@ -166,9 +166,9 @@ func (m *Machine) knownMisfit(in *instance) (why api.Explanation, known bool) {
 // explanation returns why the instance fits nowhere. It names no nodes, because the root
 // receives it and because it is stored, so its size must not depend on the cluster's.
 func (m *Machine) explanation(in *instance, req *sched.Request, better bool) api.Explanation {
-	k, same := m.kindOf(in, better)
+	k, same := m.requestKindOf(in, better)
 	if r := &m.reasons; r.of == nil || r.version != m.version {
-		*r = reasons{m.version, map[kind]api.Explanation{}}
+		*r = reasons{m.version, map[requestKind]api.Explanation{}}
 	}
 	if why, known := m.reasons.of[k]; same && known {
 		return why

@@ -15,7 +15,7 @@ type demand struct {
 	takes   account.Demand
 	sla     relations.SLA
 	users   []string // that the SLA has links to
-	tied    bool     // a placement may violate the SLA later, so it is checked periodically
+	checked bool     // a placement may violate the SLA later, so it is checked periodically
 }
 
 func demandOf(id api.InstanceID, m *api.Microservice) demand {
@@ -29,15 +29,15 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 		}
 	}
 	r := &d.request
-	d.tied = len(d.sla.Links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 || r.Needs.InMbit+r.Needs.OutMbit > 0 ||
+	d.checked = len(d.sla.Links)+len(r.Zones)+len(r.Labels)+len(r.Addons) > 0 || r.Needs.InMbit+r.Needs.OutMbit > 0 ||
 		slices.ContainsFunc(d.sla.Spreads, func(s sched.Spread) bool { return relations.IsLabel(s.By) }) ||
 		slices.ContainsFunc(d.sla.AntiAffinities, func(a sched.AntiAffinity) bool { return relations.IsLabel(a.By) })
 	return d
 }
 
-// placing is the input of requestOf: an instance of the cluster, or one of a question (Why,
+// requestInput is the input of requestOf: an instance of the cluster, or one of a question (Why,
 // Plan).
-type placing struct {
+type requestInput struct {
 	id           api.InstanceID
 	demand       *demand
 	targets      []api.Target
@@ -55,12 +55,12 @@ const (
 	nearOne          // it cannot be near all
 )
 
-func (in *instance) placing() placing {
-	return placing{id: in.id(), demand: &in.demand, targets: in.Want.Targets, node: in.Node, rootSearched: in.Want.Searched}
+func (in *instance) requestInput() requestInput {
+	return requestInput{id: in.id(), demand: &in.demand, targets: in.Desired.Targets, node: in.Node, rootSearched: in.Desired.Searched}
 }
 
 // requestOf returns the request of an instance with its present bounds and domains.
-func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
+func (m *Machine) requestOf(p requestInput, avoid ...string) sched.Request {
 	req := p.demand.request
 	req.Avoid = avoid
 	req.Peers = m.relations.Peers(p.id.Service())
@@ -69,7 +69,7 @@ func (m *Machine) requestOf(p placing, avoid ...string) sched.Request {
 			req.Bounds = append(req.Bounds, b)
 		}
 	}
-	req.Bounds = append(req.Bounds, m.relations.Wanted(p.id, p.node, p.near == nearOne)...)
+	req.Bounds = append(req.Bounds, m.relations.InboundBounds(p.id, p.node, p.near == nearOne)...)
 	req.Domains = m.relations.Domains(p.id, p.node, &p.demand.sla)
 	return req
 }
@@ -88,10 +88,10 @@ func (m *Machine) bound(self api.ServiceID, l sched.Link, targets []api.Target, 
 }
 
 func (m *Machine) request(in *instance, avoid ...string) sched.Request {
-	p := in.placing()
+	p := in.requestInput()
 	req := m.requestOf(p, append(avoid, in.avoid...)...)
 	if m.late(in) {
-		req = req.Loosest(!p.linkedAway()) // no node that is near enough had capacity
+		req = req.Loosest(!p.linkedToOtherCluster()) // no node that is near enough had capacity
 	}
 	return req
 }

@@ -99,12 +99,12 @@ func (m *Machine) stopAll(n *node, ended bool) {
 			m.unassign(in, true)
 			m.changed(in)
 		case !in.ended() && !in.Leaving && !in.Withdrawn:
-			m.stopFirst(in, api.ReasonDrained)
+			m.breakBeforeMake(in, api.ReasonDrained)
 		}
 	}
 	for _, i := range n.set.AllKept() {
 		if in := m.instances[i]; in != nil {
-			m.breakOff(in)
+			m.endKeptPlacements(in)
 		}
 	}
 }

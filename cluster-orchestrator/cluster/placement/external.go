@@ -20,14 +20,14 @@ const answerSlack = 250 * time.Millisecond
 func (m *Machine) decide(in *instance, req *sched.Request, node api.NodeID, reason api.Reason) {
 	switch {
 	case m.cfg.Asks == "":
-		m.goTo(in, node, reason, "")
+		m.assignOrMove(in, node, reason, "")
 		return
 	case m.asks.Pending(in.id()):
 		return
 	case m.asks.Full():
 		m.asks.Wait(in.id(), req.Urgency, reason)
 	default:
-		m.ask(in, req, reason)
+		m.askScheduler(in, req, reason)
 	}
 	if in.Node == "" {
 		m.waiting.Add(in.id())
@@ -35,14 +35,14 @@ func (m *Machine) decide(in *instance, req *sched.Request, node api.NodeID, reas
 	}
 }
 
-func (m *Machine) ask(in *instance, req *sched.Request, reason api.Reason) {
+func (m *Machine) askScheduler(in *instance, req *sched.Request, reason api.Reason) {
 	m.lastAsk++
 	q := sched.Ask{
 		Key:   string(in.id()) + "@" + strconv.FormatUint(m.fx.Boot, 10) + "." + strconv.FormatUint(m.lastAsk, 10),
 		Level: sched.Nodes, Request: *req, Seed: in.seed(),
 	}
 	for _, choice := range m.table.Top(req, m.cfg.Plugin, in.seed(), extsched.MaxCandidates) {
-		if m.together(req, choice.ID) {
+		if m.devicesFit(req, choice.ID) {
 			q.Candidates = append(q.Candidates, *m.table.Get(choice.ID))
 		}
 	}
@@ -59,60 +59,60 @@ func (m *Machine) AskMore() {
 			return
 		}
 		in := m.instances[id]
-		if req, best, ok := m.findFrom(in, reason); ok {
+		if req, best, ok := m.findAgain(in, reason); ok {
 			m.decide(in, &req, api.NodeID(best.ID), reason)
 		} else {
-			m.nowhere(in)
+			m.handleNoFit(in)
 		}
 	}
 }
 
-// findFrom is find for an instance that may have a node.
-func (m *Machine) findFrom(in *instance, reason api.Reason) (req sched.Request, best sched.Choice, ok bool) {
+// findAgain is find for an instance that may have a node.
+func (m *Machine) findAgain(in *instance, reason api.Reason) (req sched.Request, best sched.Choice, ok bool) {
 	switch {
 	case in.Node == "":
 		return m.find(in)
 	case reason == api.ReasonViolated:
-		req = m.better(in)
+		req = m.betterRequest(in)
 		best, ok = m.best(&req, in.seed())
 		return req, best, ok
 	}
 	return m.find(in, string(in.Node))
 }
 
-// nowhere handles an instance that no longer fits anywhere when its answer arrives.
-func (m *Machine) nowhere(in *instance) {
+// handleNoFit handles an instance that no longer fits anywhere when its answer arrives.
+func (m *Machine) handleNoFit(in *instance) {
 	n := m.nodes[in.Node]
 	switch {
 	case n == nil:
 		m.tryPlace(in)
 	case n.Silent:
-		m.displace(in)
+		m.placeLost(in)
 	case n.Draining:
 		m.evict(in)
 	} // a violated SLA is checked again periodically
 }
 
-// unask cancels the question about an instance, whether it was sent or not.
-func (m *Machine) unask(in *instance) {
+// cancelQuestion cancels the question about an instance, whether it was sent or not.
+func (m *Machine) cancelQuestion(in *instance) {
 	m.asks.Cancel(in.id())
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Ask, Instance: in.id()})
 }
 
-func (m *Machine) Answered(a sched.Answer) { m.answered(m.asks.Answer(a)) }
+func (m *Machine) Answered(a sched.Answer) { m.handleAnswer(m.asks.Answer(a)) }
 
 // AskDue handles a question that the external scheduler did not answer in time.
-func (m *Machine) AskDue(id api.InstanceID) { m.answered(m.asks.Expire(id)) }
+func (m *Machine) AskDue(id api.InstanceID) { m.handleAnswer(m.asks.Expire(id)) }
 
-// answered places an instance on the first node of the external scheduler's ranking that
+// handleAnswer places an instance on the first node of the external scheduler's ranking that
 // fits, or on the built-in plugin's choice if there is no usable answer.
-func (m *Machine) answered(r extsched.Result, ok bool) {
+func (m *Machine) handleAnswer(r extsched.Result, ok bool) {
 	if !ok {
 		return
 	}
 	in := m.instances[r.Instance]
-	m.unask(in)
-	req, best, ok := m.findFrom(in, r.Reason)
+	m.cancelQuestion(in)
+	req, best, ok := m.findAgain(in, r.Reason)
 	detail := ""
 	if r.Fault != "" {
 		fault := "scheduler " + m.cfg.Asks + ": " + r.Fault
@@ -121,14 +121,14 @@ func (m *Machine) answered(r extsched.Result, ok bool) {
 	}
 	for _, choice := range r.Ranked {
 		if m.fitsNow(&req, choice.ID, in.seed()) {
-			m.goTo(in, api.NodeID(choice.ID), r.Reason, "")
+			m.assignOrMove(in, api.NodeID(choice.ID), r.Reason, "")
 			return
 		}
 	}
 	if ok {
-		m.goTo(in, api.NodeID(best.ID), r.Reason, detail)
+		m.assignOrMove(in, api.NodeID(best.ID), r.Reason, detail)
 	} else {
-		m.nowhere(in) // the candidates have become full
+		m.handleNoFit(in) // the candidates have become full
 	}
 }
 
@@ -138,19 +138,19 @@ func (m *Machine) fitsNow(req *sched.Request, id string, seed uint64) bool {
 		return false
 	}
 	_, ok := sched.PlaceBest(req, []sched.Candidate{*cand}, m.cfg.Plugin, seed)
-	return ok && m.together(req, id)
+	return ok && m.devicesFit(req, id)
 }
 
-// goTo assigns an instance to a node. One that already runs is moved, make before break
+// assignOrMove assigns an instance to a node. One that already runs is moved, make before break
 // unless it is exclusive.
-func (m *Machine) goTo(in *instance, to api.NodeID, reason api.Reason, detail string) {
+func (m *Machine) assignOrMove(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	n := m.nodes[in.Node]
 	switch {
 	case n == nil:
-		m.moveTo(in, to, reason, detail)
+		m.assign(in, to, reason, detail)
 	case in.exclusive() && !n.Silent:
-		m.stopFirst(in, reason)
+		m.breakBeforeMake(in, reason)
 	default:
-		m.moveOff(in, to, reason, detail)
+		m.makeBeforeBreak(in, to, reason, detail)
 	}
 }

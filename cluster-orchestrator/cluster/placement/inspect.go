@@ -12,14 +12,14 @@ import (
 // Inspection is the incrementally updated state of a Machine, for tests that recompute it.
 // It is read-only and valid until the next call of the Machine.
 type Inspection struct {
-	Nodes     map[api.NodeID]NodeInspection
-	Relations *relations.Machine
-	Questions *extsched.Exchange
-	Waiting   []api.InstanceID // in the order in which they are placed
-	Beyond    map[api.InstanceID]bool
-	Watched   map[api.InstanceID]bool // instances whose SLA is checked periodically
-	Placed    [8]int
-	Size      int // number of entries in all tables, to detect leaks
+	Nodes      map[api.NodeID]NodeInspection
+	Relations  *relations.Machine
+	Questions  *extsched.Exchange
+	Waiting    []api.InstanceID // in the order in which they are placed
+	AboveShare map[api.InstanceID]bool
+	Watched    map[api.InstanceID]bool // instances whose SLA is checked periodically
+	Placed     [8]int
+	Size       int // number of entries in all tables, to detect leaks
 
 	Preempts func(api.InstanceID) bool // reports whether others can be preempted for the instance
 }
@@ -40,7 +40,7 @@ type NodeInspection struct {
 
 func (m *Machine) Inspect() Inspection {
 	i := Inspection{
-		Nodes: map[api.NodeID]NodeInspection{}, Relations: m.relations, Questions: m.asks, Waiting: m.inTurn(), Beyond: m.beyond,
+		Nodes: map[api.NodeID]NodeInspection{}, Relations: m.relations, Questions: m.asks, Waiting: m.waitingByUrgency(), AboveShare: m.aboveShare,
 		Watched: map[api.InstanceID]bool{}, Placed: m.placed, Size: len(m.instances) + m.relations.Size() + len(m.waiting.List()),
 	}
 	i.Preempts = func(id api.InstanceID) bool {
@@ -50,7 +50,7 @@ func (m *Machine) Inspect() Inspection {
 		return n != nil
 	}
 	for id, in := range m.instances {
-		i.Watched[id] = in.demand.tied
+		i.Watched[id] = in.demand.checked
 	}
 	for id, n := range m.nodes {
 		v := NodeInspection{
@@ -61,7 +61,7 @@ func (m *Machine) Inspect() Inspection {
 			v.Assigned = append(v.Assigned, in.assignment())
 		}
 		i.Nodes[id] = v
-		i.Size += len(n.assigned) + len(n.leaving) + len(n.account.Bookings()) + len(n.room) + len(n.observed) + len(n.unknown)
+		i.Size += len(n.assigned) + len(n.leaving) + len(n.account.Bookings()) + len(n.claims) + len(n.observed) + len(n.unknownClaims)
 	}
 	open, waiting := m.asks.Size()
 	i.Size += open + waiting

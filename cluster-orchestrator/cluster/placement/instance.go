@@ -16,30 +16,30 @@ import (
 
 // Record is the document of an instance.
 type Record struct {
-	Want      wire.Assignment `json:"want"`  // the root's desired state
-	Epoch     api.Epoch       `json:"epoch"` // of the newest placement here
-	Node      api.NodeID      `json:"node,omitempty"`
-	State     api.State       `json:"state"`
-	Reason    api.Reason      `json:"reason,omitempty"`
-	Detail    string          `json:"detail,omitempty"`
-	Restarts  int             `json:"restarts,omitempty"`
-	Failures  int             `json:"failures,omitempty"` // see api.Observed.Failures
-	ExitCode  *int            `json:"exit_code,omitempty"`
-	Address   netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node reported last
-	Ready     bool            `json:"ready,omitempty"`       // it listens on its address
-	Leaving   bool            `json:"leaving,omitempty"`     // no longer desired; removed once no node has it
-	Local     bool            `json:"local,omitempty"`       // added by the operator, not yet adopted by the root
-	Withdrawn bool            `json:"withdrawn,omitempty"`   // removed by the operator, unacknowledged by the root
-	Offered   bool            `json:"handed_back,omitempty"` // handed back: the root may place it elsewhere
-	Bound     bool            `json:"bound,omitempty"`       // handed back; not placed here until offered again
-	Moving    bool            `json:"moving,omitempty"`      // it leaves its node as soon as it fits on another
-	GivenUp   bool            `json:"given_up,omitempty"`    // it failed on every node that fits; handed back next
-	Vacancies []vacancy       `json:"vacancies,omitempty"`
-	Violated  string          `json:"violated,omitempty"` // the constraint that its placement violates
-	Strained  bool            `json:"strained,omitempty"` // violated too long, and it fits on no better node
-	Moves     []time.Time     `json:"moves,omitempty"`    // because of violations in the last hour, wall clock
-	Reserved  api.NodeID      `json:"reserved,omitempty"` // node where others are preempted for it
-	Before    account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
+	Desired       wire.Assignment `json:"want"`  // the root's desired state
+	Epoch         api.Epoch       `json:"epoch"` // of the newest placement here
+	Node          api.NodeID      `json:"node,omitempty"`
+	State         api.State       `json:"state"`
+	Reason        api.Reason      `json:"reason,omitempty"`
+	Detail        string          `json:"detail,omitempty"`
+	Restarts      int             `json:"restarts,omitempty"`
+	Failures      int             `json:"failures,omitempty"` // see api.Observed.Failures
+	ExitCode      *int            `json:"exit_code,omitempty"`
+	Address       netip.Addr      `json:"address,omitzero"`      // on the overlay network, as its node reported last
+	Ready         bool            `json:"ready,omitempty"`       // it listens on its address
+	Leaving       bool            `json:"leaving,omitempty"`     // no longer desired; removed once no node has it
+	Local         bool            `json:"local,omitempty"`       // added by the operator, not yet adopted by the root
+	Withdrawn     bool            `json:"withdrawn,omitempty"`   // removed by the operator, unacknowledged by the root
+	HandedBack    bool            `json:"handed_back,omitempty"` // handed back: the root may place it elsewhere
+	AwaitsOffer   bool            `json:"bound,omitempty"`       // handed back; not placed here until offered again
+	Moving        bool            `json:"moving,omitempty"`      // it leaves its node as soon as it fits on another
+	GivenUp       bool            `json:"given_up,omitempty"`    // it failed on every node that fits; handed back next
+	OldPlacements []oldPlacement  `json:"vacancies,omitempty"`
+	Violated      string          `json:"violated,omitempty"` // the constraint that its placement violates
+	NoBetterNode  bool            `json:"strained,omitempty"` // violated too long, and it fits on no better node
+	Moves         []time.Time     `json:"moves,omitempty"`    // because of violations in the last hour, wall clock
+	Reserved      api.NodeID      `json:"reserved,omitempty"` // node where others are preempted for it
+	OldClaim      account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
 type instance struct {
@@ -47,38 +47,38 @@ type instance struct {
 
 	demand        demand           // of Want
 	limits        api.Resources    // on its node, where its SLA names none
-	given         api.Generation   // generation of its node's desired set that placed it there
-	cause         api.Reason       // why it lost its last place
-	until         time.Time        // end of the search for a node; zero: the search has not begun
-	stilled       bool             // it is leaving, and its nodes report that all its processes have ended
+	assignedGen   api.Generation   // generation of its node's desired set that placed it there
+	lostReason    api.Reason       // why it lost its last place
+	searchUntil   time.Time        // end of the search for a node; zero: the search has not begun
+	allStopped    bool             // it is leaving, and its nodes report that all its processes have ended
 	shownPosition *api.Position    // last position that was reported to the root
 	positions     uint64           // relations.Machine.LastMove at the last attempt to place it
 	avoid         []string         // nodes that it failed on under the root's present epoch
 	why           *api.Explanation // why it fits nowhere
-	shown         api.Digest       // of its last observation, as toggled into the digest of all observations
+	shownDigest   api.Digest       // of its last observation, as toggled into the digest of all observations
 	needs         []wire.ValueRef  // counted in Machine.values
-	inList        bool             // it counts in the digest of all observations
+	listed        bool             // it counts in the digest of all observations
 }
 
-// vacancy is a node that may still run an earlier placement. The placement's claim stays
+// oldPlacement is a node that may still run an earlier placement. The placement's claim stays
 // booked until the node has acknowledged generation Gen or a later one and no longer reports
 // the instance.
-type vacancy struct {
+type oldPlacement struct {
 	Node  api.NodeID     `json:"node"`
 	Epoch api.Epoch      `json:"epoch,omitempty"` // of that placement; 0: an earlier release saved it
 	Gen   api.Generation `json:"gen"`
 	account.Claim
-	// Stays is the earlier placement if the node keeps it until the new one runs (make before
+	// Kept is the earlier placement if the node keeps it until the new one runs (make before
 	// break); nil: it is no longer in the node's desired set.
-	Stays *wire.Assignment `json:"stays,omitempty"`
+	Kept *wire.Assignment `json:"stays,omitempty"`
 }
 
-func (in *instance) id() api.InstanceID { return in.Want.Instance }
+func (in *instance) id() api.InstanceID { return in.Desired.Instance }
 
-// wants stores the root's desired state of the instance.
-func (m *Machine) wants(in *instance, a wire.Assignment) {
+// setAssignment stores the root's desired state of the instance.
+func (m *Machine) setAssignment(in *instance, a wire.Assignment) {
 	old := in.demand.users
-	in.Want, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
+	in.Desired, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
 	m.need(in, a.Values)
 	m.relate(in)
 	m.latency.Unrefer(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id())
@@ -89,11 +89,11 @@ func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
 
 // exclusive reports whether the instance must never run twice: a new placement waits until
 // the old one has ended.
-func (in *instance) exclusive() bool { return in.Want.Spec.Exclusive }
+func (in *instance) exclusive() bool { return in.Desired.Spec.Exclusive }
 
 // assignment returns the entry of the instance in its node's desired set.
 func (in *instance) assignment() wire.Assignment {
-	a := in.Want
+	a := in.Desired
 	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root only
 	a.Restarts, a.Failures = in.Restarts, in.Failures
 	a.Spec = filled(a.Spec, in.limits)
@@ -111,37 +111,37 @@ func (m *Machine) Restore(data []byte) error {
 	if err := json.Unmarshal(data, in); err != nil {
 		return err
 	}
-	m.wants(in, in.Want)
+	m.setAssignment(in, in.Desired)
 	if in.Local {
 		m.local = max(m.local, in.id().Number()-m.cfg.LocalNumbers+1) // the counter may not have been saved
 	}
 	if !in.Local {
-		m.toggleWanted(in)
+		m.toggleDesired(in)
 	}
 	if in.Leaving && !in.Local {
-		m.toggleWanted(in)
+		m.toggleDesired(in)
 	}
-	for _, v := range in.Vacancies {
+	for _, v := range in.OldPlacements {
 		if n := m.nodes[v.Node]; n != nil {
-			n.hold(in.id(), v.Claim)
-			if v.Stays != nil {
-				n.set.Keep(*v.Stays)
+			n.bookUnassigned(in.id(), v.Claim)
+			if v.Kept != nil {
+				n.set.Keep(*v.Kept)
 			}
 		}
 	}
 	if n := m.nodes[in.Node]; n != nil {
-		n.account.Book(in.id(), in.Before)
-		n.take(in)
-		m.settle(in)
+		n.account.Book(in.id(), in.OldClaim)
+		n.assign(in)
+		m.countPlaced(in)
 	} else {
 		in.Node = ""
 	}
 	if n := m.nodes[in.Reserved]; n != nil && in.Reserved != in.Node {
-		m.keepRoom(in, n)
+		m.bookReservation(in, n)
 	} else {
 		in.Reserved = ""
 	}
-	m.show(in)
+	m.publish(in)
 	return nil
 }
 
@@ -149,12 +149,12 @@ func (m *Machine) Restore(data []byte) error {
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
-	m.relations.SetInstance(id, in.demand.sla, in.Want.Targets)
+	m.relations.SetInstance(id, in.demand.sla, in.Desired.Targets)
 	for _, n := range m.latency.SetLinks(id.Service(), in.demand.sla.Links) {
-		m.changes.Tell[n] = true
+		m.changes.Remeasure[n] = true
 	}
 	m.latency.Refer(in.demand.users, id, in.Node)
-	m.changes.Watch[id] = in.demand.tied
+	m.changes.Watch[id] = in.demand.checked
 }
 
 func (m *Machine) count(in *instance, by int) {
@@ -163,9 +163,9 @@ func (m *Machine) count(in *instance, by int) {
 	}
 }
 
-// settle records in the counters and other sub-machines that the instance is on its node.
+// countPlaced records in the counters and other sub-machines that the instance is on its node.
 // unsettle undoes it.
-func (m *Machine) settle(in *instance) {
+func (m *Machine) countPlaced(in *instance) {
 	m.count(in, +1)
 	m.latency.Refer(in.demand.users, in.id(), in.Node)
 	if m.relations.Place(in.id(), in.Node) {
@@ -173,7 +173,7 @@ func (m *Machine) settle(in *instance) {
 	}
 }
 
-func (m *Machine) unsettle(in *instance) {
+func (m *Machine) uncountPlaced(in *instance) {
 	m.count(in, -1)
 	m.latency.Refer(in.demand.users, in.id(), "")
 	if m.relations.Unplace(in.id()) {
@@ -181,9 +181,9 @@ func (m *Machine) unsettle(in *instance) {
 	}
 }
 
-// become applies an event of the lifecycle table to the instance and reports the change to
+// applyEvent applies an event of the lifecycle table to the instance and reports the change to
 // the root.
-func (m *Machine) become(in *instance, e lifecycle.Event, reason api.Reason, detail string) {
+func (m *Machine) applyEvent(in *instance, e lifecycle.Event, reason api.Reason, detail string) {
 	in.State = lifecycle.Must(in.State, e)
 	in.Reason, in.Detail = reason, detail
 	m.changed(in)
@@ -191,48 +191,48 @@ func (m *Machine) become(in *instance, e lifecycle.Event, reason api.Reason, det
 
 func (m *Machine) changed(in *instance) {
 	m.save(in)
-	m.show(in)
+	m.publish(in)
 }
 
 // view returns the observation that is reported to the root. It names no nodes.
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
-		Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode, HandedBack: in.Offered, Local: in.Local, Address: in.Address,
+		Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode, HandedBack: in.HandedBack, Local: in.Local, Address: in.Address,
 	}
 	o.Violated, o.Moves = in.Violated, slices.Clone(in.Moves) // they are pruned in place
-	if in.Strained && in.Violated != "" {
+	if in.NoBetterNode && in.Violated != "" {
 		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}
-	if in.Offered && in.Node == "" {
+	if in.HandedBack && in.Node == "" {
 		o.State = api.Requested
 	}
-	o.Ended = in.Leaving && in.stilled
+	o.Ended = in.Leaving && in.allStopped
 	if in.Withdrawn {
-		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.Vacancies) == 0
+		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.OldPlacements) == 0
 	}
-	if in.Offered {
+	if in.HandedBack {
 		o.Why = in.why
 	}
 	return o
 }
 
-// show updates the digest of all observations and schedules a report of the instance.
-func (m *Machine) show(in *instance) {
+// publish updates the digest of all observations and schedules a report of the instance.
+func (m *Machine) publish(in *instance) {
 	v := in.view()
-	if in.inList {
-		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	if in.listed {
+		m.changes.Known = m.changes.Known.Toggle(in.shownDigest)
 	}
-	in.shown, in.inList = v.Digest(), !v.Stopped
-	if in.inList {
-		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	in.shownDigest, in.listed = v.Digest(), !v.Stopped
+	if in.listed {
+		m.changes.Known = m.changes.Known.Toggle(in.shownDigest)
 	}
 	m.changes.Shown[in.id()] = true
 }
 
 // finish removes a leaving instance once no node has anything of it.
 func (m *Machine) finish(in *instance) {
-	if !in.Leaving || in.Node != "" || len(in.Vacancies) > 0 {
+	if !in.Leaving || in.Node != "" || len(in.OldPlacements) > 0 {
 		return
 	}
 	id := in.id()
@@ -240,19 +240,19 @@ func (m *Machine) finish(in *instance) {
 	m.need(in, nil)
 	m.latency.Unrefer(in.demand.users, id)
 	m.changes.Watch[id] = false
-	m.unask(in)
+	m.cancelQuestion(in)
 	m.unreserve(in)
 	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
 		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
 	}
 	delete(m.instances, id)
-	delete(m.beyond, id)
+	delete(m.aboveShare, id)
 	if m.relations.Remove(id) {
 		m.latency.SetLinks(id.Service(), nil)
 	}
 	m.waiting.Remove(id)
-	if in.inList {
-		m.changes.Known = m.changes.Known.Toggle(in.shown)
+	if in.listed {
+		m.changes.Known = m.changes.Known.Toggle(in.shownDigest)
 	}
 	m.fx.Journal.Delete(KindInstance, string(id))
 	delete(m.changes.Shown, id)
@@ -262,32 +262,32 @@ func (m *Machine) finish(in *instance) {
 	})
 }
 
-// dropVacancy records that the node has nothing of an earlier placement any more. An
+// endOldPlacement records that the node has nothing of an earlier placement any more. An
 // instance that waits for this is placed at the end of the step, when all capacity that the
 // step freed is known.
-func (m *Machine) dropVacancy(in *instance, id api.NodeID) {
-	n := len(in.Vacancies)
-	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
-	if len(in.Vacancies) == n {
+func (m *Machine) endOldPlacement(in *instance, id api.NodeID) {
+	n := len(in.OldPlacements)
+	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
+	if len(in.OldPlacements) == n {
 		return
 	}
 	m.changed(in)
 	if m.finish(in); m.instances[in.id()] != in {
 		return
 	}
-	m.freed(in)
+	m.pinSave(in)
 	if m.waiting.Has(in.id()) && in.Node == "" {
-		m.vacated[in.id()] = true
+		m.endedOld[in.id()] = true
 	}
 }
 
-// freed keeps the instance's last save, which releases resources, before later saves of the
+// pinSave keeps the instance's last save, which releases resources, before later saves of the
 // step. Otherwise, after a crash between two saves, two instances could have the resources.
-func (m *Machine) freed(in *instance) { m.fx.Journal.Pin(KindInstance, string(in.id())) }
+func (m *Machine) pinSave(in *instance) { m.fx.Journal.Pin(KindInstance, string(in.id())) }
 
-// toggleWanted adds the instance to the digest of the root's desired set, or removes it.
-func (m *Machine) toggleWanted(in *instance) {
-	m.changes.Wanted = m.changes.Wanted.Toggle(in.Want.Digest())
+// toggleDesired adds the instance to the digest of the root's desired set, or removes it.
+func (m *Machine) toggleDesired(in *instance) {
+	m.changes.Wanted = m.changes.Wanted.Toggle(in.Desired.Digest())
 }
 
 // noteChanged records for the network that an instance may have changed, on any node.
@@ -296,7 +296,7 @@ func (m *Machine) noteChanged(in *instance) {
 	if in.Node != "" {
 		m.changes.Places[routes.Place{Node: in.Node, Instance: in.id()}] = true
 	}
-	for _, v := range in.Vacancies {
+	for _, v := range in.OldPlacements {
 		m.changes.Places[routes.Place{Node: v.Node, Instance: in.id()}] = true
 	}
 }
@@ -309,7 +309,7 @@ func (m *Machine) Observed(id api.InstanceID) (o api.Observed, ok bool) {
 		return o, false
 	}
 	o = in.view()
-	if n := m.nodes[in.Node]; in.Want.Watched && n != nil {
+	if n := m.nodes[in.Node]; in.Desired.Watched && n != nil {
 		at := n.position()
 		o.Position, in.shownPosition = &at, &at
 	}

@@ -50,9 +50,9 @@ type Latency interface {
 	// Measure starts to measure users whose position is unknown. It reports whether a result
 	// is pending.
 	Measure(users []string) (waits bool)
-	// JudgedBy describes how a link's round trip was determined, and reports whether it was
+	// HowMeasured describes how a link's round trip was determined, and reports whether it was
 	// estimated.
-	JudgedBy(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool)
+	HowMeasured(self api.ServiceID, on api.NodeID, l sched.Link, b *sched.Bound, targets []api.Target) (how string, estimated bool)
 	// SetLinks stores the links of a service. It returns the nodes that may have to measure
 	// other services now.
 	SetLinks(id api.ServiceID, links []sched.Link) []api.NodeID
@@ -94,14 +94,14 @@ type Machine struct {
 	asks        *extsched.Exchange // with the external scheduler
 	lastAsk     uint64
 	waiting     step.Queue[api.InstanceID] // instances without a node, or that must leave their node
-	held        []api.InstanceID           // placed again at a limited rate after half the cluster fell silent
-	beyond      map[api.InstanceID]bool    // instances that exceed the root's share
-	widened     bool                       // more of the root's share is free
-	noPreempt   misfit                     // last instance beyond the share for which nothing can be preempted
+	paced       []api.InstanceID           // placed again at a limited rate after half the cluster fell silent
+	aboveShare  map[api.InstanceID]bool    // instances that exceed the root's share
+	shareGrew   bool                       // more of the root's share is free
+	noPreempt   noFit                      // last instance beyond the share for which nothing can be preempted
 	preemptFail map[api.InstanceID]bool    // instances for which preemption failed in this step
-	grown       map[api.NodeID]bool        // nodes that have more free than before
-	lapsed      []api.NodeID               // closed nodes on which capacity is reserved
-	vacated     map[api.InstanceID]bool    // instances of which an earlier placement ended in this step
+	freedNodes  map[api.NodeID]bool        // nodes that have more free than before
+	lapsedNodes []api.NodeID               // closed nodes on which capacity is reserved
+	endedOld    map[api.InstanceID]bool    // instances of which an earlier placement ended in this step
 	touched     map[api.NodeID]bool        // nodes whose desired sets changed in this step
 }
 
@@ -109,7 +109,7 @@ type Machine struct {
 type Changes struct {
 	Places    map[routes.Place]bool   // places whose backend may have changed
 	Instances map[api.InstanceID]bool // instances that may have changed
-	Tell      map[api.NodeID]bool     // nodes that must measure other services
+	Remeasure map[api.NodeID]bool     // nodes that must measure other services
 	Removed   []api.Observed          // last observations of removed instances
 	Shown     map[api.InstanceID]bool // instances to report to the root
 	Watch     map[api.InstanceID]bool // instances whose SLA is to be checked periodically, or no longer
@@ -125,7 +125,7 @@ type Changes struct {
 // Sums are the sums over all nodes that are not silent.
 type Sums struct {
 	Capacity, Used api.Resources
-	Much           bool // something other than amounts has changed
+	NodesChanged   bool // something other than amounts has changed
 }
 
 // New makes a Machine without nodes and instances.
@@ -133,11 +133,11 @@ func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
 		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, relations: relations.New(cfg.Cluster),
-		asks: extsched.New(), beyond: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
-		grown: map[api.NodeID]bool{}, vacated: map[api.InstanceID]bool{},
+		asks: extsched.New(), aboveShare: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
+		freedNodes: map[api.NodeID]bool{}, endedOld: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},
 		changes: Changes{
-			Places: map[routes.Place]bool{}, Instances: map[api.InstanceID]bool{}, Tell: map[api.NodeID]bool{},
+			Places: map[routes.Place]bool{}, Instances: map[api.InstanceID]bool{}, Remeasure: map[api.NodeID]bool{},
 			Shown: map[api.InstanceID]bool{}, Watch: map[api.InstanceID]bool{},
 		},
 	}
@@ -151,7 +151,7 @@ func (m *Machine) ClearChanges() {
 	ch := &m.changes
 	clear(ch.Places)
 	clear(ch.Instances)
-	clear(ch.Tell)
+	clear(ch.Remeasure)
 	clear(ch.Shown)
 	clear(ch.Watch)
 	ch.Wanted, ch.Known, ch.Report, ch.Local, ch.Values = 0, 0, false, false, false
@@ -194,8 +194,8 @@ func (m *Machine) SetLocal(n int) { m.local = n }
 // not.
 func (m *Machine) Invalidate() { m.version++ }
 
-// roomChanged records a change of the sums over the nodes. much: see Sums.
-func (m *Machine) roomChanged(much bool) {
+// sumsChanged records a change of the sums over the nodes. much: see Sums.
+func (m *Machine) sumsChanged(much bool) {
 	m.changes.Sums = append(m.changes.Sums, Sums{m.capacity, m.used, much})
 }
 

@@ -12,19 +12,19 @@ import (
 // new one runs and is ready by its health checks or, without them, listens on the overlay network. An exclusive instance is stopped first,
 // and so is one whose new placement is on the same node.
 
-// moveOff assigns the instance to another node. A running old placement on a live node
+// makeBeforeBreak assigns the instance to another node. A running old placement on a live node
 // continues until the new one runs.
-func (m *Machine) moveOff(in *instance, to api.NodeID, reason api.Reason, detail string) {
+func (m *Machine) makeBeforeBreak(in *instance, to api.NodeID, reason api.Reason, detail string) {
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Listen, Instance: in.id()})
 	from, old := m.nodes[in.Node], in.assignment()
 	stays := in.State == api.Running && !from.Silent && to != in.Node
-	m.moveTo(in, to, reason, detail)
+	m.assign(in, to, reason, detail)
 	if !stays {
 		return
 	}
-	for i := range in.Vacancies {
-		if v := &in.Vacancies[i]; v.Node == from.Info.ID {
-			v.Stays = &old
+	for i := range in.OldPlacements {
+		if v := &in.OldPlacements[i]; v.Node == from.Info.ID {
+			v.Kept = &old
 			from.set.Keep(old)
 		}
 	}
@@ -40,11 +40,11 @@ const listenTime = 10 * time.Second
 // ended anyway. Checks that fail for good restart it before, and then another node is chosen.
 const healthTime = 10 * time.Minute
 
-// made ends the old placements once the new one can replace them.
-func (m *Machine) made(in *instance) {
+// endKeptIfReplaced ends the old placements once the new one can replace them.
+func (m *Machine) endKeptIfReplaced(in *instance) {
 	n, key := m.nodes[in.Node], effects.Key{Kind: effects.Listen, Instance: in.id()}
 	switch {
-	case !in.stays():
+	case !in.hasKept():
 		return
 	case in.State == api.Running && !in.Ready && (in.Reason == api.ReasonNotReady || in.Reason == api.ReasonUnhealthy):
 		m.fx.Timers.SetEarlier(key, m.fx.Now.Add(healthTime))
@@ -52,46 +52,46 @@ func (m *Machine) made(in *instance) {
 		m.fx.Timers.SetEarlier(key, m.fx.Now.Add(listenTime))
 	case in.State == api.Running || in.ended():
 		m.fx.Timers.Clear(key)
-		m.breakOff(in)
+		m.endKeptPlacements(in)
 	}
 }
 
 // ListenDue ends the old placements although the new one was not reported to listen.
 func (m *Machine) ListenDue(id api.InstanceID) {
 	if in := m.instances[id]; in != nil && in.State == api.Running {
-		m.breakOff(in)
+		m.endKeptPlacements(in)
 	}
 }
 
-// stays reports whether an earlier placement continues until the present one runs.
-func (in *instance) stays() bool {
-	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays != nil })
+// hasKept reports whether an earlier placement continues until the present one runs.
+func (in *instance) hasKept() bool {
+	return slices.ContainsFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Kept != nil })
 }
 
-// returns assigns an instance that lost its new node and fits on no other back to the node
+// returnToKept assigns an instance that lost its new node and fits on no other back to the node
 // where its earlier placement continues, if that node takes work. The earlier placement's
 // resources count as free.
-func (m *Machine) returns(in *instance) bool {
-	for _, v := range in.Vacancies {
+func (m *Machine) returnToKept(in *instance) bool {
+	for _, v := range in.OldPlacements {
 		n := m.nodes[v.Node]
-		if v.Stays != nil && n != nil && n.out() == "" && m.fits(in, n, n.without(in.id())) {
-			m.moveTo(in, v.Node, in.cause, "stays on its node")
+		if v.Kept != nil && n != nil && n.out() == "" && m.fits(in, n, n.without(in.id())) {
+			m.assign(in, v.Node, in.lostReason, "stays on its node")
 			return true
 		}
 	}
 	return false
 }
 
-// breakOff ends the instance's earlier placements on all nodes.
-func (m *Machine) breakOff(in *instance) {
+// endKeptPlacements ends the instance's earlier placements on all nodes.
+func (m *Machine) endKeptPlacements(in *instance) {
 	broke := false
-	for i := range in.Vacancies {
-		v := &in.Vacancies[i]
+	for i := range in.OldPlacements {
+		v := &in.OldPlacements[i]
 		n := m.nodes[v.Node]
-		if v.Stays == nil {
+		if v.Kept == nil {
 			continue
 		}
-		v.Stays, broke = nil, true
+		v.Kept, broke = nil, true
 		if n == nil || !n.set.EndKept(in.id()) {
 			continue
 		}

@@ -11,7 +11,7 @@ func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 	if in == nil {
 		return s, false
 	}
-	w := &in.Want
+	w := &in.Desired
 	return routes.Spec{Rev: w.SpecRev, Addresses: w.Addresses, Access: w.Spec.Access(), Ports: w.Spec.Ports()}, true
 }
 
@@ -25,7 +25,7 @@ func (m *Machine) Coord(id api.NodeID) *api.Coordinate { return m.nodes[id].coor
 func (m *Machine) Targets(id api.NodeID) map[api.ServiceID][]api.Target {
 	out := map[api.ServiceID][]api.Target{}
 	for id, in := range m.nodes[id].assigned {
-		out[id.Service()] = append(out[id.Service()], in.Want.Targets...)
+		out[id.Service()] = append(out[id.Service()], in.Desired.Targets...)
 	}
 	return out
 }

@@ -26,7 +26,7 @@ type node struct {
 
 	reportSeq uint64
 	synced    bool           // it sent a whole report in this boot and since the start of this process
-	must      api.Generation // that it must acknowledge before its reports count; see mustHold
+	must      api.Generation // that it must acknowledge before its reports count; see requireAck
 	complete  bool           // no report of this boot is missing: an unreported instance is not there
 	ack       api.Generation // newest that it acknowledged
 
@@ -39,11 +39,11 @@ type node struct {
 
 	leased int // number of assigned instances that stop when cut off
 
-	observed map[api.InstanceID]api.Observed
-	room     map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
-	unknown  map[api.InstanceID]bool          // instances on it whose claim is unknown
-	known    api.Digest                       // of observed
-	differ   int                              // consecutive heartbeats with a different digest of observations
+	observed      map[api.InstanceID]api.Observed
+	claims        map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
+	unknownClaims map[api.InstanceID]bool          // instances on it whose claim is unknown
+	known         api.Digest                       // of observed
+	differ        int                              // consecutive heartbeats with a different digest of observations
 
 	subnet   netip.Prefix                 // on the overlay network
 	reserved map[api.InstanceID]*instance // instances for which capacity is reserved
@@ -55,16 +55,16 @@ type node struct {
 // generation must.
 func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation) {
 	n := &node{
-		Node:     facts,
-		account:  &account.Node{},
-		subnet:   subnet,
-		must:     must,
-		changes:  &m.changes,
-		assigned: map[api.InstanceID]*instance{},
-		leaving:  map[api.InstanceID]bool{},
-		unknown:  map[api.InstanceID]bool{},
-		observed: map[api.InstanceID]api.Observed{},
-		room:     map[api.InstanceID]account.Claim{},
+		Node:          facts,
+		account:       &account.Node{},
+		subnet:        subnet,
+		must:          must,
+		changes:       &m.changes,
+		assigned:      map[api.InstanceID]*instance{},
+		leaving:       map[api.InstanceID]bool{},
+		unknownClaims: map[api.InstanceID]bool{},
+		observed:      map[api.InstanceID]api.Observed{},
+		claims:        map[api.InstanceID]account.Claim{},
 	}
 	m.nodes[facts.Info.ID] = n
 	m.describe(n)
@@ -129,7 +129,7 @@ func (m *Machine) DescribeNode(facts membership.Node) {
 // whether it does.
 func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	n := m.nodes[id]
-	if !n.moved(at) {
+	if !n.setCoord(at) {
 		return false
 	}
 	m.relations.SetNode(id, n.relation())
@@ -137,11 +137,11 @@ func (m *Machine) MoveNode(id api.NodeID, at *api.Coordinate) bool {
 	return true
 }
 
-// mustHold ignores the node's reports until it acknowledges its present desired set. It is
+// requireAck ignores the node's reports until it acknowledges its present desired set. It is
 // called where capacity is released without the node's confirmation: the broker may still
 // deliver an older set, and the node would start its instances. The generation is saved
 // because the older set may outlive a restart of the cluster.
-func (m *Machine) mustHold(n *node) {
+func (m *Machine) requireAck(n *node) {
 	if gen := n.set.Gen(); n.must != gen {
 		n.must = gen
 		m.cfg.SaveNode(n.Info.ID)
@@ -156,7 +156,7 @@ func (m *Machine) RejoinNode(id api.NodeID) {
 	for _, in := range n.sorted() {
 		if in.ended() {
 			m.unassign(in, false) // otherwise the node would run it again
-			m.mustHold(n)
+			m.requireAck(n)
 			m.changed(in)
 		}
 	}
@@ -171,7 +171,7 @@ func (n *node) out() string {
 		return "not heard yet"
 	case !n.synced:
 		return "has not reported yet" // it may still run instances
-	case len(n.unknown) > 0:
+	case len(n.unknownClaims) > 0:
 		return "runs instances of unknown size" // with unknown claims
 	case n.Suspect:
 		return "connection lost"
@@ -207,9 +207,9 @@ type Orphans struct{ lost, reserved []*instance }
 func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	n := m.nodes[id]
 	for _, other := range step.Keys(n.leaving) {
-		n.release(other)
+		n.releaseClaim(other)
 		if in := m.instances[other]; in != nil {
-			m.dropVacancy(in, id)
+			m.endOldPlacement(in, id)
 		}
 	}
 	o.lost = n.sorted()
@@ -218,12 +218,12 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	}
 	n.allChanged()
 	delete(m.nodes, id)
-	delete(m.grown, id)
+	delete(m.freedNodes, id)
 	delete(m.touched, id)
 	m.table.Drop(string(id))
 	m.short = shortlist{}
 	m.version++
-	m.weigh(n, nil)
+	m.updateSums(n, nil)
 	m.relations.DropNode(id)
 	for _, rid := range step.Keys(n.reserved) {
 		in := n.reserved[rid]
@@ -240,14 +240,14 @@ func (m *Machine) PlaceOrphans(o Orphans) {
 			continue
 		}
 		if in.State != api.ClusterScheduled {
-			m.become(in, lifecycle.NodeLost, api.ReasonNodeLost, removedDetail)
+			m.applyEvent(in, lifecycle.NodeLost, api.ReasonNodeLost, removedDetail)
 		}
 		m.tryPlace(in)
 	}
 	for _, in := range o.reserved {
-		m.elsewhere(in)
+		m.placeUnreserved(in)
 	}
-	m.roomChanged(true)
+	m.sumsChanged(true)
 }
 
 // allChanged records that the backends of all instances on a node may have changed.
@@ -270,15 +270,15 @@ func (n *node) placeChanged(id api.InstanceID) {
 	n.changes.Places[routes.Place{Node: n.Info.ID, Instance: id}] = true
 }
 
-// take assigns an instance to the node. The node may still have an earlier placement with a
+// assign assigns an instance to the node. The node may still have an earlier placement with a
 // larger claim: the larger of both is booked until the node reports the new one.
-func (n *node) take(in *instance) {
+func (n *node) assign(in *instance) {
 	id := in.id()
 	n.placeChanged(id)
 	delete(n.leaving, id)
 	n.assigned[id] = in
 	n.account.Assign(id, in.demand.request.Urgency)
-	n.room[id] = n.room[id].Max(in.demand.takes.Claim)
+	n.claims[id] = n.claims[id].Max(in.demand.takes.Claim)
 	n.account.Publish(id, in.demand.takes.Ports)
 	n.set.Put(in.assignment())
 	claim := in.demand.takes.Claim
@@ -286,30 +286,30 @@ func (n *node) take(in *instance) {
 		claim = claim.Ended(in.Address)
 	}
 	n.account.Book(id, n.account.Booked(id).Max(claim))
-	if in.Want.Spec.StopsWhenCutOff() {
+	if in.Desired.Spec.StopsWhenCutOff() {
 		n.leased++
 	}
 }
 
-// lose takes an instance off the node. With held, it may still run and stays booked.
-func (n *node) lose(in *instance, held bool) {
+// unassign takes an instance off the node. With held, it may still run and stays booked.
+func (n *node) unassign(in *instance, held bool) {
 	id := in.id()
 	n.placeChanged(id)
 	n.account.Unassign(id)
 	delete(n.assigned, id)
 	n.set.Drop(id)
-	if in.Want.Spec.StopsWhenCutOff() {
+	if in.Desired.Spec.StopsWhenCutOff() {
 		n.leased--
 	}
 	if held {
 		n.leaving[id] = true
 		return
 	}
-	n.release(id)
+	n.releaseClaim(id)
 }
 
-// hold books capacity for an instance that is on the node but not assigned to it.
-func (n *node) hold(id api.InstanceID, k account.Claim) {
+// bookUnassigned books capacity for an instance that is on the node but not assigned to it.
+func (n *node) bookUnassigned(id api.InstanceID, k account.Claim) {
 	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
 		n.placeChanged(id)
 		n.leaving[id] = true
@@ -317,15 +317,15 @@ func (n *node) hold(id api.InstanceID, k account.Claim) {
 	}
 }
 
-func (n *node) release(id api.InstanceID) {
+func (n *node) releaseClaim(id api.InstanceID) {
 	n.placeChanged(id)
 	delete(n.leaving, id)
-	delete(n.unknown, id)
+	delete(n.unknownClaims, id)
 	if n.assigned[id] != nil {
 		return
 	}
 	n.account.Release(id)
 	if _, still := n.observed[id]; !still {
-		delete(n.room, id)
+		delete(n.claims, id)
 	}
 }

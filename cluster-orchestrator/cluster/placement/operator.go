@@ -16,7 +16,7 @@ func (m *Machine) Cordon(id api.NodeID, on bool) {
 	if !on {
 		for _, in := range n.sorted() {
 			if in.Moving {
-				in.Moving, in.Offered = false, false
+				in.Moving, in.HandedBack = false, false
 				m.unreserve(in)
 				if !n.Silent {
 					m.waiting.Remove(in.id())
@@ -69,28 +69,28 @@ func (m *Machine) Scale(id api.ServiceID, replicas int) error {
 
 // addLocal adds an instance. Its number is from the cluster's own range and never reused.
 func (m *Machine) addLocal(like *instance) *instance {
-	a := like.Want
+	a := like.Desired
 	a.Instance = like.id().Service().Instance(m.cfg.LocalNumbers + m.local)
 	m.local++
 	m.changes.Local = true
 	in := &instance{Record: Record{Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}}
-	m.wants(in, a)
+	m.setAssignment(in, a)
 	m.changed(in)
 	m.tryPlace(in)
 	return in
 }
 
 func (m *Machine) withdraw(in *instance) {
-	in.Withdrawn, in.Offered, in.Moving, in.Strained, in.Violated = true, false, false, false, ""
-	m.unask(in)
+	in.Withdrawn, in.HandedBack, in.Moving, in.NoBetterNode, in.Violated = true, false, false, false, ""
+	m.cancelQuestion(in)
 	m.unreserve(in)
 	in.Reason, in.Detail = api.ReasonScaledLocally, "the cluster's operator scaled the service down"
 	m.waiting.Remove(in.id())
 	if in.Local {
-		m.Unwant(in.id())
+		m.RemoveDesired(in.id())
 		return
 	}
-	m.breakOff(in)
+	m.endKeptPlacements(in)
 	if in.Node != "" {
 		m.unassign(in, true)
 	}
@@ -102,5 +102,5 @@ func (m *Machine) withdraw(in *instance) {
 func (m *Machine) fits(in *instance, n *node, cand sched.Candidate) bool {
 	req := m.request(in)
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
-	return ok && n.account.Together(req.Devices, cand.Rooms[0].Devices)
+	return ok && n.account.FitTogether(req.Devices, cand.Slots[0].Devices)
 }

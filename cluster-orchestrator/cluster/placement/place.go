@@ -18,11 +18,11 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 // tryPlace places an instance that has no live node. An instance that fits nowhere waits and
 // is handed back to the root.
 func (m *Machine) tryPlace(in *instance) {
-	if in.Leaving || in.Withdrawn || in.Bound || in.ended() {
+	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if in.exclusive() && in.mustWait() {
+	if in.exclusive() && in.awaitsOldPlacement() {
 		m.waiting.Add(in.id())
 		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return
@@ -31,37 +31,37 @@ func (m *Machine) tryPlace(in *instance) {
 		m.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
 		return
 	}
-	if m.asks.Pending(in.id()) || m.awaitsRoom(in) {
+	if m.asks.Pending(in.id()) || m.awaitsReservation(in) {
 		m.waiting.Add(in.id())
 		return
 	}
 	if in.Node != "" {
-		return // awaitsRoom placed it on its reservation
+		return // awaitsReservation placed it on its reservation
 	}
 	if r := m.tooLarge(in); r != nil {
-		why := m.refusal(r, r.Have)
+		why := m.explainRejection(r, r.Have)
 		m.handBack(in, api.ReasonNoCapacity, summary(*why), why)
 		return
 	}
-	over := m.overShare(in)
-	if (over == nil || m.mayPreempt(in)) && m.searches(in) {
+	over := m.explainOverShare(in)
+	if (over == nil || m.mayPreempt(in)) && m.awaitsMeasurement(in) {
 		m.waiting.Add(in.id())
 		return
 	}
 	if over != nil {
-		m.beyond[in.id()] = true
+		m.aboveShare[in.id()] = true
 		m.waiting.Add(in.id())
-		if !m.noPreempt.like(m, in) {
+		if !m.noPreempt.matches(m, in) {
 			req := m.request(in)
-			if m.preempts(in, &req) {
+			if m.tryPreempt(in, &req) {
 				return
 			}
-			m.noPreempt.note(m, in)
+			m.noPreempt.record(m, in)
 		}
 		m.handBack(in, api.ReasonNoCapacity, summary(*over), over)
 		return
 	}
-	why, known := m.knownMisfit(in)
+	why, known := m.knownNoFit(in)
 	if !known {
 		req, best, ok := m.find(in)
 		if !ok && len(in.avoid) > 0 {
@@ -69,22 +69,22 @@ func (m *Machine) tryPlace(in *instance) {
 			req, best, ok = m.find(in)
 		}
 		if ok {
-			m.decide(in, &req, api.NodeID(best.ID), in.cause)
+			m.decide(in, &req, api.NodeID(best.ID), in.lostReason)
 			return
 		}
-		if m.useExisting(in, &req) || m.searchesNear(in, &req) {
+		if m.useExisting(in, &req) || m.awaitsNearby(in, &req) {
 			return
 		}
 		why = m.explanation(in, &req, false)
 	}
 	m.waiting.Add(in.id())
-	if !m.settled || in.mustWait() {
+	if !m.settled || in.awaitsOldPlacement() {
 		m.explain(in, api.ReasonNoCapacity, "waits until nodes have reported what they run", &why)
 		return
 	}
 	reason := api.ReasonNoCapacity
-	if in.cause != api.ReasonNone {
-		reason = in.cause
+	if in.lostReason != api.ReasonNone {
+		reason = in.lostReason
 	}
 	m.handBack(in, reason, summary(why), &why)
 }
@@ -93,63 +93,63 @@ func (m *Machine) tryPlace(in *instance) {
 // placement that continues, or preempts others for it. It returns false if neither is
 // possible.
 func (m *Machine) useExisting(in *instance, req *sched.Request) bool {
-	if m.returns(in) {
+	if m.returnToKept(in) {
 		return true
 	}
 	m.waiting.Add(in.id())
-	return m.preempts(in, req)
+	return m.tryPreempt(in, req)
 }
 
-// searches starts measurements of the users that the instance's SLA names, and reports
+// awaitsMeasurement starts measurements of the users that the instance's SLA names, and reports
 // whether the instance must wait for them.
-func (m *Machine) searches(in *instance) bool {
+func (m *Machine) awaitsMeasurement(in *instance) bool {
 	if len(in.demand.users) == 0 || !m.latency.Measure(in.demand.users) {
 		return false
 	}
-	if m.searchFor(in, in.demand.request.Convergence); m.searchedEnough(in) {
+	if m.startSearch(in, in.demand.request.Convergence); m.searchOver(in) {
 		return false
 	}
 	m.explain(in, api.ReasonNone, "waits until the round trip to "+in.demand.users[0]+" is measured", nil)
 	return true
 }
 
-// searchesNear reports whether an instance waits for capacity near the instances that it is
+// awaitsNearby reports whether an instance waits for capacity near the instances that it is
 // linked with. It waits for the convergence time of the links. Then it is placed where the
 // links are violated least, and their violations may move the linked instances.
-func (m *Machine) searchesNear(in *instance, req *sched.Request) bool {
-	d := in.placing().searchTime(req)
+func (m *Machine) awaitsNearby(in *instance, req *sched.Request) bool {
+	d := in.requestInput().searchTime(req)
 	if m.late(in) || d == 0 {
 		return false
 	}
-	m.searchFor(in, d)
-	m.explain(in, api.ReasonNoCapacity, sched.Searching(m.fx.Real(in.until)), nil)
+	m.startSearch(in, d)
+	m.explain(in, api.ReasonNoCapacity, sched.SearchText(m.fx.Real(in.searchUntil)), nil)
 	return true
 }
 
-// searchFor starts the search time of an instance unless it has started.
-func (m *Machine) searchFor(in *instance, d time.Duration) {
-	if in.until.IsZero() {
-		in.until = m.fx.Now.Add(cmp.Or(d, convergence))
-		m.fx.Timers.Set(effects.Key{Kind: effects.Search, Instance: in.id()}, in.until)
+// startSearch starts the search time of an instance unless it has started.
+func (m *Machine) startSearch(in *instance, d time.Duration) {
+	if in.searchUntil.IsZero() {
+		in.searchUntil = m.fx.Now.Add(cmp.Or(d, convergence))
+		m.fx.Timers.Set(effects.Key{Kind: effects.Search, Instance: in.id()}, in.searchUntil)
 	}
 }
 
-// searchedEnough reports whether the search time has started and is over.
-func (m *Machine) searchedEnough(in *instance) bool {
-	return !in.until.IsZero() && !m.fx.Now.Before(in.until)
+// searchOver reports whether the search time has started and is over.
+func (m *Machine) searchOver(in *instance) bool {
+	return !in.searchUntil.IsZero() && !m.fx.Now.Before(in.searchUntil)
 }
 
 // late reports whether an instance without a node may be placed where its bounds are
 // violated, because this cluster or the root has searched for the convergence time.
 func (m *Machine) late(in *instance) bool {
-	return in.Node == "" && (in.Want.Searched || m.searchedEnough(in))
+	return in.Node == "" && (in.Desired.Searched || m.searchOver(in))
 }
 
 // convergence is the search time of an SLA that names none.
 const convergence = time.Duration(api.DefaultConvergence * float64(time.Second))
 
-// searched retries a waiting instance on all nodes.
-func (m *Machine) searched(in *instance) {
+// retryAnywhere retries a waiting instance on all nodes.
+func (m *Machine) retryAnywhere(in *instance) {
 	if !m.waiting.Has(in.id()) {
 		return
 	}
@@ -160,9 +160,9 @@ func (m *Machine) searched(in *instance) {
 	m.retry(in, m.table.All())
 }
 
-// mustWait reports whether an earlier placement of the instance is being stopped on a node.
-func (in *instance) mustWait() bool {
-	return slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Stays == nil })
+// awaitsOldPlacement reports whether an earlier placement of the instance is being stopped on a node.
+func (in *instance) awaitsOldPlacement() bool {
+	return slices.ContainsFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Kept == nil })
 }
 
 func (m *Machine) explain(in *instance, r api.Reason, detail string, why *api.Explanation) {
@@ -193,25 +193,25 @@ func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.E
 		if in.Node != "" {
 			m.unassign(in, true)
 		}
-		if in.mustWait() {
+		if in.awaitsOldPlacement() {
 			return
 		}
-		in.Bound = true
+		in.AwaitsOffer = true
 		m.waiting.Remove(in.id())
 	}
-	if in.Offered && in.Reason == r && in.Detail == detail {
+	if in.HandedBack && in.Reason == r && in.Detail == detail {
 		return
 	}
-	in.why, in.Offered = why, true
+	in.why, in.HandedBack = why, true
 	in.Reason, in.Detail = r, detail
 	m.changed(in)
 }
 
-// moveTo assigns the instance to a node, under a new epoch.
-func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail string) {
-	m.unask(in)
+// assign assigns the instance to a node, under a new epoch.
+func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail string) {
+	m.cancelQuestion(in)
 	m.unreserve(in)
-	in.cause, in.until = api.ReasonNone, time.Time{}
+	in.lostReason, in.searchUntil = api.ReasonNone, time.Time{}
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Search, Instance: in.id()})
 	if in.Node != "" {
 		m.unassign(in, true)
@@ -220,21 +220,21 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 		in.State = lifecycle.Must(in.State, lifecycle.Replace)
 	}
 	in.Epoch++
-	in.Node, in.Offered, in.Moving, in.GivenUp, in.Strained, in.why = id, false, false, false, false, nil
+	in.Node, in.HandedBack, in.Moving, in.GivenUp, in.NoBetterNode, in.why = id, false, false, false, false, nil
 	in.Violated = ""
 	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
-	in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return v.Node == id })
-	n.take(in)
-	in.Before = n.account.Booked(in.id())
-	m.settle(in)
+	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
+	n.assign(in)
+	in.OldClaim = n.account.Booked(in.id())
+	m.countPlaced(in)
 	m.touch(n)
-	in.given = n.set.Gen()
+	in.assignedGen = n.set.Gen()
 	m.awaitAcceptance(in, reason)
 	m.waiting.Remove(in.id())
-	delete(m.beyond, in.id())
-	m.become(in, lifecycle.NodeChosen, reason, detail)
+	delete(m.aboveShare, in.id())
+	m.applyEvent(in, lifecycle.NodeChosen, reason, detail)
 	m.refresh(n)
 }
 
@@ -242,17 +242,17 @@ func (m *Machine) moveTo(in *instance, id api.NodeID, reason api.Reason, detail 
 // stays booked until the node reports that it is gone. A silent node holds nothing.
 func (m *Machine) unassign(in *instance, held bool) {
 	n := m.nodes[in.Node]
-	m.unsettle(in)
+	m.uncountPlaced(in)
 	held = held && !n.Silent
 	had := n.account.Booked(in.id())
-	n.lose(in, held)
+	n.unassign(in, held)
 	in.Node = ""
 	m.touch(n)
 	if n.Silent {
-		m.mustHold(n)
+		m.requireAck(n)
 	}
 	if held {
-		in.Vacancies = append(in.Vacancies, vacancy{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.set.Gen(), Claim: had})
+		in.OldPlacements = append(in.OldPlacements, oldPlacement{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.set.Gen(), Claim: had})
 	}
 	m.refresh(n)
 	m.save(in)
@@ -270,36 +270,36 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	}
 	req, best, ok := m.find(in)
 	switch {
-	case !ok && !in.exclusive() && !in.Offered:
+	case !ok && !in.exclusive() && !in.HandedBack:
 		// Its node keeps trying until the root finds another place.
-		in.Offered = true
+		in.HandedBack = true
 		why := m.explanation(in, &req, false)
 		in.why = &why
 		m.changed(in)
 	case !ok && in.exclusive():
 		// It must end here before it may start in another cluster.
 		in.GivenUp = true
-		m.stopFirst(in, reason)
+		m.breakBeforeMake(in, reason)
 	case !ok:
 	case in.exclusive():
-		m.stopFirst(in, reason)
+		m.breakBeforeMake(in, reason)
 	default:
 		m.decide(in, &req, api.NodeID(best.ID), reason)
 	}
 }
 
-// stopFirst takes an instance off a live node. The instance is placed again once the node
+// breakBeforeMake takes an instance off a live node. The instance is placed again once the node
 // has confirmed that nothing of it is left.
-func (m *Machine) stopFirst(in *instance, r api.Reason) {
+func (m *Machine) breakBeforeMake(in *instance, r api.Reason) {
 	m.unassign(in, true)
 	in.Moving = false
 	if in.State != api.ClusterScheduled {
 		in.State = lifecycle.Must(in.State, lifecycle.Replace)
 	}
-	in.Reason, in.Detail, in.cause = r, "waits until its earlier placement has ended", r
+	in.Reason, in.Detail, in.lostReason = r, "waits until its earlier placement has ended", r
 	m.changed(in)
 	m.waiting.Add(in.id())
-	if !in.mustWait() {
+	if !in.awaitsOldPlacement() {
 		m.tryPlace(in)
 	}
 }
@@ -312,15 +312,15 @@ func (m *Machine) evict(in *instance) {
 	req, best, ok := m.find(in, string(in.Node))
 	switch {
 	case ok && in.exclusive():
-		m.stopFirst(in, api.ReasonDrained)
+		m.breakBeforeMake(in, api.ReasonDrained)
 	case ok:
 		m.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
 	default:
 		in.Moving = true
 		m.waiting.Add(in.id())
-		if !m.preempts(in, &req) && !in.exclusive() {
+		if !m.tryPreempt(in, &req) && !in.exclusive() {
 			why := m.explanation(in, &req, false)
-			in.why, in.Offered = &why, true
+			in.why, in.HandedBack = &why, true
 		}
 		m.changed(in)
 	}

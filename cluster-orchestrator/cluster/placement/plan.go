@@ -17,7 +17,7 @@ import (
 // has is planned as its replacement: its node stops the old placement before it starts the
 // new one. A plan may wait for leaving instances and for those of r.Gone. Nothing is reserved.
 func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
-	t := tentative{m: m, placed: map[api.NodeID]int{}, gone: r.Gone}
+	t := dryRun{m: m, placed: map[api.NodeID]int{}, gone: r.Gone}
 	defer func() {
 		for _, u := range slices.Backward(t.undo) {
 			u()
@@ -38,7 +38,7 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		return out
 	}
 	turn := map[api.InstanceID]int{}
-	for i, id := range m.inTurn() {
+	for i, id := range m.waitingByUrgency() {
 		turn[id] = i - len(m.instances) // instances that wait already come first
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
@@ -46,7 +46,7 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 		return cmp.Or(cmp.Compare(y.Spec.Urgency(), x.Spec.Urgency()), cmp.Compare(turn[x.Instance], turn[y.Instance]))
 	})
 	// A removed instance leaves its domains at once, but takes capacity until it has stopped.
-	for _, free := range []func(){t.dismissGone, t.leave} {
+	for _, free := range []func(){t.takeOffGone, t.releaseGone} {
 		free()
 		for _, i := range order {
 			if out.Instances[i].Action == planWait {
@@ -56,14 +56,14 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	}
 	for _, i := range order {
 		if out.Instances[i].Action == planWait {
-			if v, ok := t.planLate(t.m.asked(&r.Instances[i])); ok {
+			if v, ok := t.planLate(t.m.questionInstance(&r.Instances[i])); ok {
 				out.Instances[i] = v
 			}
 		}
 	}
 	for i := range out.Instances {
 		if out.Instances[i].Action == planWait { // explain it with all others placed
-			if v := t.choose(t.m.asked(&r.Instances[i])); v.Action == planWait {
+			if v := t.choose(t.m.questionInstance(&r.Instances[i])); v.Action == planWait {
 				out.Instances[i] = v
 			}
 		}
@@ -71,16 +71,16 @@ func (m *Machine) Plan(r api.ClusterPlanRequest) api.ClusterPlan {
 	return out
 }
 
-// asked returns the instance that a question is about. It has no node.
-func (m *Machine) asked(q *api.WhyRequest) *instance {
+// questionInstance returns the instance that a question is about. It has no node.
+func (m *Machine) questionInstance(q *api.WhyRequest) *instance {
 	in := &instance{demand: m.demandOf(q.Instance, &q.Spec)}
-	in.Want = wire.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
+	in.Desired = wire.Assignment{Instance: q.Instance, Spec: q.Spec, Targets: q.Targets, Searched: q.Searched}
 	return in
 }
 
-// tentative is an unfinished plan. It replaces nodes in the Machine by copies and changes
+// dryRun is an unfinished plan. It replaces nodes in the Machine by copies and changes
 // them, so that each planned instance counts for the next ones. undo restores the Machine.
-type tentative struct {
+type dryRun struct {
 	m      *Machine
 	placed map[api.NodeID]int // number of planned instances by node; has each copied node
 	held   api.Resources      // change of Machine.used
@@ -90,71 +90,71 @@ type tentative struct {
 }
 
 // plan plans an instance. Like rewant, it prefers the instance's present node.
-func (t *tentative) plan(q *api.WhyRequest) api.InstancePlan {
-	in := t.m.asked(q)
+func (t *dryRun) plan(q *api.WhyRequest) api.InstancePlan {
+	in := t.m.questionInstance(q)
 	if now := t.m.instances[q.Instance]; now != nil && t.m.nodes[now.Node] != nil && t.m.nodes[now.Node].assigned[q.Instance] != nil {
-		if v, ok := t.stay(in, now.Node); ok {
+		if v, ok := t.replaceInPlace(in, now.Node); ok {
 			return v
 		}
-		t.dismiss(q.Instance, now.Node)
+		t.takeOff(q.Instance, now.Node)
 	}
 	v := t.choose(in)
 	if v.Action == planPlace {
-		t.give(v.Node, in)
+		t.assign(v.Node, in)
 	}
 	return v
 }
 
-// stay plans the replacement of an instance on its own node. ok is false if it does not fit
+// replaceInPlace plans the replacement of an instance on its own node. ok is false if it does not fit
 // there even without its present placement.
-func (t *tentative) stay(in *instance, home api.NodeID) (api.InstancePlan, bool) {
+func (t *dryRun) replaceInPlace(in *instance, home api.NodeID) (api.InstancePlan, bool) {
 	m, id := t.m, in.id()
-	n := t.on(home)
-	undo := m.pretend(id.Service(), home, -1)
+	n := t.nodeCopy(home)
+	undo := m.countTentatively(id.Service(), home, -1)
 	cand := n.without(id)
-	req := m.requestOf(in.placing())
+	req := m.requestOf(in.requestInput())
 	best, ok := sched.PlaceBest(&req, []sched.Candidate{cand}, m.cfg.Plugin, in.seed())
 	undo()
-	if !ok || !n.account.Together(req.Devices, cand.Rooms[0].Devices) {
+	if !ok || !n.account.FitTogether(req.Devices, cand.Slots[0].Devices) {
 		return api.InstancePlan{}, false
 	}
 	v := api.InstancePlan{
 		ID: id, Action: planPlace, Cluster: m.cfg.Cluster, Node: home, Score: best.Score, Headroom: headroom(&req, &cand),
 	}
 	had := n.account.Booked(id)
-	t.dismiss(id, home)
+	t.takeOff(id, home)
 	t.book(n, id, account.Claim{})
-	t.give(home, in)
+	t.assign(home, in)
 	// As with take, the larger claim and the ports of both are booked until the node reports
 	// the new placement.
 	t.book(n, in.id()+planned, had.Max(in.demand.takes.Claim))
-	t.show(n)
+	t.updateCandidate(n)
 	t.shrink = append(t.shrink, func() {
 		t.book(n, in.id()+planned, in.demand.takes.Claim)
-		t.show(n)
+		t.updateCandidate(n)
 	})
 	return v, true
 }
 
-// dismiss takes an instance off its node. Its claim stays booked until leave.
-func (t *tentative) dismiss(id api.InstanceID, home api.NodeID) {
-	n := t.on(home)
+// takeOff takes an instance off its node. Its claim stays booked until leave.
+func (t *dryRun) takeOff(id api.InstanceID, home api.NodeID) {
+	n := t.nodeCopy(home)
 	delete(n.assigned, id)
-	t.undo = append(t.undo, t.m.pretend(id.Service(), home, -1))
+	t.undo = append(t.undo, t.m.countTentatively(id.Service(), home, -1))
 	t.gone = append(t.gone, id)
-	t.show(n)
+	t.updateCandidate(n)
 }
 
-func (t *tentative) dismissGone() {
+func (t *dryRun) takeOffGone() {
 	for _, id := range slices.Clone(t.gone) {
 		if in := t.m.instances[id]; in != nil && t.m.nodes[in.Node] != nil && t.m.nodes[in.Node].assigned[id] != nil {
-			t.dismiss(id, in.Node)
+			t.takeOff(id, in.Node)
 		}
 	}
 }
 
-// leave releases the claims of leaving and dismissed instances.
-func (t *tentative) leave() {
+// releaseGone releases the claims of leaving and dismissed instances.
+func (t *dryRun) releaseGone() {
 	for _, s := range t.shrink {
 		s()
 	}
@@ -163,19 +163,19 @@ func (t *tentative) leave() {
 		if in == nil || t.m.nodes[in.Node] == nil {
 			continue
 		}
-		n := t.on(in.Node)
+		n := t.nodeCopy(in.Node)
 		t.remove(n, id)
-		t.show(n)
+		t.updateCandidate(n)
 	}
 	for _, id := range step.Keys(t.m.nodes) {
 		if len(t.m.nodes[id].ending()) > 0 {
-			t.clear(id, nil)
+			t.evict(id, nil)
 		}
 	}
 }
 
-func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
-	t.held = t.held.Minus(n.account.Booked(id).Room).Plus(k.Room)
+func (t *dryRun) book(n *node, id api.InstanceID, k account.Claim) {
+	t.held = t.held.Minus(n.account.Booked(id).Resources).Plus(k.Resources)
 	n.account.Book(id, k)
 }
 
@@ -184,7 +184,7 @@ func (t *tentative) book(n *node, id api.InstanceID, k account.Claim) {
 const planned = " planned"
 
 // remove releases what an instance takes on a copied node.
-func (t *tentative) remove(n *node, id api.InstanceID) {
+func (t *dryRun) remove(n *node, id api.InstanceID) {
 	t.book(n, id, account.Claim{})
 	n.account.Release(id)
 }
@@ -195,19 +195,19 @@ const (
 	planWait  = "wait"
 )
 
-func (t *tentative) choose(in *instance) api.InstancePlan {
-	p := in.placing()
-	p.late = in.Want.Searched
+func (t *dryRun) choose(in *instance) api.InstancePlan {
+	p := in.requestInput()
+	p.late = in.Desired.Searched
 	return t.chooseFor(in, p)
 }
 
 // planLate plans an instance that fits nowhere as if its search time were over. ok is false
 // if that does not help.
-func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
-	p := in.placing()
+func (t *dryRun) planLate(in *instance) (v api.InstancePlan, ok bool) {
+	p := in.requestInput()
 	req := t.m.requestOf(p)
 	d := p.searchTime(&req)
-	if in.Want.Searched || d == 0 || t.m.overShare(in) != nil {
+	if in.Desired.Searched || d == 0 || t.m.explainOverShare(in) != nil {
 		return v, false
 	}
 	p.late = true
@@ -215,36 +215,36 @@ func (t *tentative) planLate(in *instance) (v api.InstancePlan, ok bool) {
 		return v, false
 	}
 	v.After = d.Seconds()
-	t.give(v.Node, in)
+	t.assign(v.Node, in)
 	return v, true
 }
 
-func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
+func (t *dryRun) chooseFor(in *instance, p requestInput) api.InstancePlan {
 	m := t.m
 	used := m.used
 	m.used = used.Plus(t.held) // count earlier parts of the plan
 	defer func() { m.used = used }()
 	v := api.InstancePlan{ID: in.id(), Action: planPlace, Cluster: m.cfg.Cluster}
 	if r := m.tooLarge(in); r != nil {
-		return waits(in.id(), *m.refusal(r, r.Have))
+		return waitPlan(in.id(), *m.explainRejection(r, r.Have))
 	}
-	over := m.overShare(in)
+	over := m.explainOverShare(in)
 	req, best, ok := m.findFor(p, in.seed())
 	v.Node, v.Score = api.NodeID(best.ID), best.Score
 	if !ok || over != nil {
 		n, victims := m.findVictims(in, &req)
 		switch {
 		case n == nil && over != nil:
-			return waits(in.id(), *over)
+			return waitPlan(in.id(), *over)
 		case n == nil:
-			return waits(in.id(), sched.Explain(m.rank(&req, in.seed())))
+			return waitPlan(in.id(), sched.Explain(m.rank(&req, in.seed())))
 		}
-		v.Node, v.Displaces, v.Score = n.Info.ID, len(victims) > 0, 0
+		v.Node, v.Preempts, v.Score = n.Info.ID, len(victims) > 0, 0
 		for _, other := range victims {
-			v.MakeWay = append(v.MakeWay, other.id())
+			v.Preempted = append(v.Preempted, other.id())
 		}
-		slices.Sort(v.MakeWay)
-		t.clear(n.Info.ID, victims)
+		slices.Sort(v.Preempted)
+		t.evict(n.Info.ID, victims)
 	}
 	if p.late {
 		req = m.requestOf(p) // for the headroom: by how much bounds are violated
@@ -253,12 +253,12 @@ func (t *tentative) chooseFor(in *instance, p placing) api.InstancePlan {
 	return v
 }
 
-func waits(id api.InstanceID, why api.Explanation) api.InstancePlan {
+func waitPlan(id api.InstanceID, why api.Explanation) api.InstancePlan {
 	return api.InstancePlan{ID: id, Action: planWait, Why: &why}
 }
 
-// on returns the copy of a node that the plan changes.
-func (t *tentative) on(id api.NodeID) *node {
+// nodeCopy returns the copy of a node that the plan changes.
+func (t *dryRun) nodeCopy(id api.NodeID) *node {
 	m := t.m
 	n := m.nodes[id]
 	if _, copied := t.placed[id]; copied {
@@ -274,38 +274,38 @@ func (t *tentative) on(id api.NodeID) *node {
 	return &own
 }
 
-func (t *tentative) give(id api.NodeID, in *instance) {
-	n, key := t.on(id), in.id()+planned
+func (t *dryRun) assign(id api.NodeID, in *instance) {
+	n, key := t.nodeCopy(id), in.id()+planned
 	t.book(n, key, in.demand.takes.Claim)
 	n.account.Publish(key, in.demand.takes.Ports)
 	t.placed[id]++
-	t.undo = append(t.undo, t.m.pretend(in.id().Service(), id, +1))
-	t.show(n)
+	t.undo = append(t.undo, t.m.countTentatively(in.id().Service(), id, +1))
+	t.updateCandidate(n)
 }
 
-// clear takes victims and leaving instances off a node's copy.
-func (t *tentative) clear(id api.NodeID, victims []*instance) {
-	n := t.on(id)
+// evict takes victims and leaving instances off a node's copy.
+func (t *dryRun) evict(id api.NodeID, victims []*instance) {
+	n := t.nodeCopy(id)
 	for gone := range n.ending() {
 		t.remove(n, gone)
 	}
 	for _, v := range victims {
 		t.remove(n, v.id())
 		delete(n.assigned, v.id())
-		t.undo = append(t.undo, t.m.pretend(v.id().Service(), id, -1))
+		t.undo = append(t.undo, t.m.countTentatively(v.id().Service(), id, -1))
 	}
-	t.show(n)
+	t.updateCandidate(n)
 }
 
-func (t *tentative) show(n *node) {
+func (t *dryRun) updateCandidate(n *node) {
 	cand := n.candidate(n.out(), n.account.Left())
 	cand.Load += t.placed[n.Info.ID]
 	t.m.table.Put(cand)
 }
 
-// pretend adds by (1 or -1) to the instances of a service on a node until undo is called.
-func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func()) {
-	changed, uncount := m.relations.Pretend(id, node, by)
+// countTentatively adds by (1 or -1) to the instances of a service on a node until undo is called.
+func (m *Machine) countTentatively(id api.ServiceID, node api.NodeID, by int) (undo func()) {
+	changed, uncount := m.relations.CountTentatively(id, node, by)
 	if changed {
 		m.latency.SetRunning(id, node, by > 0)
 	}
@@ -319,7 +319,7 @@ func (m *Machine) pretend(id api.ServiceID, node api.NodeID, by int) (undo func(
 
 // headroom describes what is left of a node after a request is placed there.
 func headroom(req *sched.Request, cand *sched.Candidate) []string {
-	devices := maps.Clone(cand.Rooms[0].Devices)
+	devices := maps.Clone(cand.Slots[0].Devices)
 	for _, d := range req.Devices {
 		devices[d.Name] -= d.Count
 	}

@@ -18,22 +18,22 @@ import (
 // the plugin ranks highest are searched.
 const maxEvictions = 500
 
-// preempts preempts others for an instance on one of nodes, or on any node if there are none.
+// tryPreempt preempts others for an instance on one of nodes, or on any node if there are none.
 // It reports whether the instance waits for its reservation. An instance on a live node
 // continues there meanwhile; an exclusive one cannot and does not preempt others.
-func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
+func (m *Machine) tryPreempt(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := m.nodes[in.Node]
 	runs := n != nil && !n.Silent
 	if runs && in.exclusive() {
 		return false
 	}
 	if in.Reserved == "" {
-		k, ok := m.preemptAt(in, req, nodes...)
+		k, ok := m.preemptOn(in, req, nodes...)
 		if !ok {
 			return false
 		}
-		if in.Offered && !in.Strained { // its place is reserved now
-			in.Offered, in.why = false, nil
+		if in.HandedBack && !in.NoBetterNode { // its place is reserved now
+			in.HandedBack, in.why = false, nil
 			m.changed(in)
 		}
 		if detail := "waits until leaving instances have stopped"; !runs {
@@ -45,14 +45,14 @@ func (m *Machine) preempts(in *instance, req *sched.Request, nodes ...api.NodeID
 	}
 	if n != nil && !runs {
 		m.unassign(in, false)
-		in.cause = in.Reason
+		in.lostReason = in.Reason
 	}
 	return true
 }
 
-// preemptAt chooses a node with findVictims, reserves capacity there for the instance and
+// preemptOn chooses a node with findVictims, reserves capacity there for the instance and
 // preempts the victims. It returns their number. ok is false if there is no such node.
-func (m *Machine) preemptAt(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
+func (m *Machine) preemptOn(in *instance, req *sched.Request, nodes ...api.NodeID) (victims int, ok bool) {
 	n, lesser := m.findVictims(in, req, nodes...)
 	if n == nil {
 		return 0, false
@@ -73,8 +73,8 @@ func (m *Machine) findVictims(in *instance, req *sched.Request, nodes ...api.Nod
 	if !m.mayPreempt(in) || m.preemptFail[in.id()] {
 		return nil, nil
 	}
-	left := m.leftOf(in)
-	anyhow := bare(*req)
+	left := m.shareLeft(in)
+	anyhow := withoutCapacity(*req)
 	cands := m.table.All()
 	if len(nodes) > 0 {
 		cands = make([]sched.Candidate, len(nodes))
@@ -114,7 +114,7 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 	slices.SortFunc(may, func(a, b *instance) int {
 		return cmp.Or(
 			cmp.Compare(a.demand.request.Urgency, b.demand.request.Urgency),
-			cmp.Compare(n.account.Weight(b.id()), n.account.Weight(a.id())), // the larger first: few are needed
+			cmp.Compare(n.account.LargestShare(b.id()), n.account.LargestShare(a.id())), // the larger first: few are needed
 			cmp.Compare(a.id(), b.id()),
 		)
 	})
@@ -126,7 +126,7 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 	fits := func() bool {
 		takes := in.demand.takes
 		return n.account.FitsWithout(gone, takes, n.Info.Ports) &&
-			(left == nil || takes.Claim.Room.Fits(left.Plus(n.account.Sum(gone)).Max(api.Resources{})))
+			(left == nil || takes.Claim.Resources.Fits(left.Plus(n.account.Sum(gone)).Max(api.Resources{})))
 	}
 	k := 0
 	for ; k < len(may) && !fits(); k++ {
@@ -167,9 +167,9 @@ func (n *node) ending() map[api.InstanceID]bool {
 	return out
 }
 
-// leftOf returns what is left of the root's share once leaving instances have stopped. It
+// shareLeft returns what is left of the root's share once leaving instances have stopped. It
 // returns nil if the share does not apply to the instance.
-func (m *Machine) leftOf(in *instance) *api.Resources {
+func (m *Machine) shareLeft(in *instance) *api.Resources {
 	if !m.shares(in) || in.Node != "" {
 		return nil
 	}
@@ -193,9 +193,9 @@ func compareVictims(a, b []*instance) int {
 }
 
 func (m *Machine) preempt(v *instance) {
-	m.unask(v)
+	m.cancelQuestion(v)
 	m.unassign(v, true)
-	v.Moving, v.Strained, v.Violated, v.cause = false, false, "", api.ReasonPreempted
+	v.Moving, v.NoBetterNode, v.Violated, v.lostReason = false, false, "", api.ReasonPreempted
 	if v.State != api.ClusterScheduled {
 		v.State = lifecycle.Must(v.State, lifecycle.Replace)
 	}
@@ -206,15 +206,15 @@ func (m *Machine) preempt(v *instance) {
 func (m *Machine) reserve(in *instance, n *node) {
 	m.unreserve(in)
 	in.Reserved = n.Info.ID
-	m.keepRoom(in, n)
+	m.bookReservation(in, n)
 	m.save(in)
 	m.refresh(n)
-	m.grown[n.Info.ID] = true // leaving instances may have stopped just now
+	m.freedNodes[n.Info.ID] = true // leaving instances may have stopped just now
 }
 
-// keepRoom books a reservation. The instance already counts there for spread and
+// bookReservation books a reservation. The instance already counts there for spread and
 // anti-affinity.
-func (m *Machine) keepRoom(in *instance, n *node) {
+func (m *Machine) bookReservation(in *instance, n *node) {
 	if n.reserved == nil {
 		n.reserved = map[api.InstanceID]*instance{}
 	}
@@ -240,10 +240,10 @@ func (m *Machine) unreserve(in *instance) {
 	m.refresh(n)
 }
 
-// redeem places the instances with a reservation on the node if the capacity is free now. If
+// useReservations places the instances with a reservation on the node if the capacity is free now. If
 // the node no longer meets an instance's request for another reason, the instance is placed
 // elsewhere.
-func (m *Machine) redeem(n *node) {
+func (m *Machine) useReservations(n *node) {
 	if n.out() != "" {
 		return
 	}
@@ -254,8 +254,8 @@ func (m *Machine) redeem(n *node) {
 		case m.otherwiseUnfit(in, n):
 			m.preemptFail[id] = true
 			m.unreserve(in)
-			m.elsewhere(in)
-		case in.exclusive() && in.mustWait():
+			m.placeUnreserved(in)
+		case in.exclusive() && in.awaitsOldPlacement():
 		case m.fits(in, n, n.without(id)):
 			reason := api.ReasonNone
 			switch {
@@ -264,7 +264,7 @@ func (m *Machine) redeem(n *node) {
 			case in.Node != "":
 				reason = api.ReasonViolated
 			}
-			m.goTo(in, n.Info.ID, reason, "preempted instances have stopped")
+			m.assignOrMove(in, n.Info.ID, reason, "preempted instances have stopped")
 		}
 	}
 }
@@ -272,19 +272,19 @@ func (m *Machine) redeem(n *node) {
 // otherwiseUnfit reports whether the node of an instance's reservation does not meet its
 // request for a reason other than capacity.
 func (m *Machine) otherwiseUnfit(in *instance, n *node) bool {
-	req := bare(m.request(in))
+	req := withoutCapacity(m.request(in))
 	_, ok := sched.PlaceBest(&req, []sched.Candidate{n.candidate("", n.account.Left())}, m.cfg.Plugin, in.seed())
 	return !ok && !m.latency.Measure(in.demand.users) // a user that is still being measured may be near
 }
 
-// bare returns the request without the needs that preemption can free.
-func bare(req sched.Request) sched.Request {
+// withoutCapacity returns the request without the needs that preemption can free.
+func withoutCapacity(req sched.Request) sched.Request {
 	req.Needs, req.Devices, req.Ports, req.Address = api.Resources{}, nil, nil, false
 	return req
 }
 
-// awaitsRoom reports whether an instance waits for the capacity that is reserved for it.
-func (m *Machine) awaitsRoom(in *instance) bool {
+// awaitsReservation reports whether an instance waits for the capacity that is reserved for it.
+func (m *Machine) awaitsReservation(in *instance) bool {
 	n := m.nodes[in.Reserved]
 	otherwiseUnfit := n != nil && n.out() == "" && m.otherwiseUnfit(in, n)
 	if otherwiseUnfit {
@@ -294,22 +294,22 @@ func (m *Machine) awaitsRoom(in *instance) bool {
 		m.unreserve(in)
 		return false
 	}
-	m.redeem(n)
+	m.useReservations(n)
 	return in.Reserved != ""
 }
 
-// lapse removes the reservations on a node that takes no work any more and places their
+// dropReservations removes the reservations on a node that takes no work any more and places their
 // instances elsewhere.
-func (m *Machine) lapse(n *node) {
+func (m *Machine) dropReservations(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
 		m.unreserve(in)
-		m.elsewhere(in)
+		m.placeUnreserved(in)
 	}
 }
 
-// elsewhere finds another place for an instance that lost its reservation.
-func (m *Machine) elsewhere(in *instance) {
+// placeUnreserved finds another place for an instance that lost its reservation.
+func (m *Machine) placeUnreserved(in *instance) {
 	own := m.nodes[in.Node]
 	switch {
 	case own == nil:

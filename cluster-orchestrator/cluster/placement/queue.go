@@ -10,9 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// inTurn returns the waiting instances: the most urgent first, and among equals the one that
+// waitingByUrgency returns the waiting instances: the most urgent first, and among equals the one that
 // has waited longest.
-func (m *Machine) inTurn() []api.InstanceID {
+func (m *Machine) waitingByUrgency() []api.InstanceID {
 	ids := m.waiting.List()
 	var by [account.Urgencies + 1][]api.InstanceID // by urgency+1; 0: removed instances
 	for _, id := range ids {
@@ -32,37 +32,37 @@ func (m *Machine) urgency(id api.InstanceID) int {
 
 // Retry places waiting instances on the capacity that this step has freed.
 func (m *Machine) Retry() {
-	for len(m.grown)+len(m.vacated)+len(m.lapsed) > 0 || m.relations.HasLeft() || m.widened {
-		lapsed := m.lapsed
-		m.lapsed = nil
+	for len(m.freedNodes)+len(m.endedOld)+len(m.lapsedNodes) > 0 || m.relations.HasDepartures() || m.shareGrew {
+		lapsed := m.lapsedNodes
+		m.lapsedNodes = nil
 		for _, id := range lapsed {
 			if n := m.nodes[id]; n != nil && n.Closed() {
-				m.lapse(n)
+				m.dropReservations(n)
 			}
 		}
-		ids := step.Keys(m.grown)
-		clear(m.grown)
-		vacated := m.vacated
-		m.vacated = map[api.InstanceID]bool{}
-		seen, tried := m.version, map[misfit]bool{}
+		ids := step.Keys(m.freedNodes)
+		clear(m.freedNodes)
+		vacated := m.endedOld
+		m.endedOld = map[api.InstanceID]bool{}
+		seen, tried := m.version, map[noFit]bool{}
 		cands := make([]sched.Candidate, len(ids))
 		for i, id := range ids {
 			cands[i] = *m.table.Get(string(id))
 		}
 		for _, id := range ids {
-			m.redeem(m.nodes[id])
+			m.useReservations(m.nodes[id])
 		}
-		for _, id := range m.inTurn() {
+		for _, id := range m.waitingByUrgency() {
 			in := m.instances[id]
 			if in == nil {
 				m.waiting.Remove(id)
 				continue
 			}
 			if vacated[id] { // it may fit on any node, not only on those that have more free
-				m.searched(in)
+				m.retryAnywhere(in)
 				continue
 			}
-			kind := misfit{in.id().Service(), in.Want.SpecRev, m.version}
+			kind := noFit{in.id().Service(), in.Desired.SpecRev, m.version}
 			if in.likeSiblings() && tried[kind] && !m.shares(in) {
 				continue
 			}
@@ -79,12 +79,12 @@ func (m *Machine) Retry() {
 		if m.cfg.Preempt {
 			m.retryUrgent(ids)
 		}
-		if m.relations.HasLeft() {
+		if m.relations.HasDepartures() {
 			m.retryKeptOut()
 		}
-		if m.widened {
-			m.widened = false
-			m.retryBeyond()
+		if m.shareGrew {
+			m.shareGrew = false
+			m.retryAboveShare()
 		}
 	}
 }
@@ -95,19 +95,19 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 	if len(nodes) == 0 {
 		return
 	}
-	tried := map[misfit]bool{}
-	for _, id := range m.inTurn() {
+	tried := map[noFit]bool{}
+	for _, id := range m.waitingByUrgency() {
 		in := m.instances[id]
 		switch {
 		case in == nil:
 			continue
 		case !m.mayPreempt(in):
 			return // nor may the following ones, which are less urgent
-		case in.Bound, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
-			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.mustWait():
+		case in.AwaitsOffer, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
+			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.awaitsOldPlacement():
 			continue
 		}
-		kind := misfit{service: in.id().Service(), rev: in.Want.SpecRev}
+		kind := noFit{service: in.id().Service(), rev: in.Desired.SpecRev}
 		if in.likeSiblings() && tried[kind] {
 			continue
 		}
@@ -116,7 +116,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 			own = []string{string(in.Node)}
 		}
 		req := m.request(in, own...)
-		tried[kind] = !m.preempts(in, &req, nodes...) && in.likeSiblings()
+		tried[kind] = !m.tryPreempt(in, &req, nodes...) && in.likeSiblings()
 	}
 }
 
@@ -127,52 +127,52 @@ func (m *Machine) retryKeptOut() {
 	if len(kept) == 0 {
 		return
 	}
-	var none misfit
-	for _, id := range m.inTurn() {
-		if in := m.instances[id]; in != nil && kept[id.Service()] && !none.like(m, in) {
-			m.searched(in)
-			none.note(m, in)
+	var none noFit
+	for _, id := range m.waitingByUrgency() {
+		if in := m.instances[id]; in != nil && kept[id.Service()] && !none.matches(m, in) {
+			m.retryAnywhere(in)
+			none.record(m, in)
 		}
 	}
 }
 
-// misfit identifies the instances of one service that fit nowhere. While no candidate
+// noFit identifies the instances of one service that fit nowhere. While no candidate
 // changes, the others need not be tried.
-type misfit struct {
+type noFit struct {
 	service api.ServiceID
 	rev     api.Revision
 	version uint64 // of the table
 }
 
-func (f *misfit) note(m *Machine, in *instance) {
-	if *f = (misfit{}); m.settled && in.likeSiblings() && m.waiting.Has(in.id()) {
-		*f = misfit{in.id().Service(), in.Want.SpecRev, m.version}
+func (f *noFit) record(m *Machine, in *instance) {
+	if *f = (noFit{}); m.settled && in.likeSiblings() && m.waiting.Has(in.id()) {
+		*f = noFit{in.id().Service(), in.Desired.SpecRev, m.version}
 	}
 }
 
-func (f *misfit) like(m *Machine, in *instance) bool {
-	return in.likeSiblings() && *f == misfit{in.id().Service(), in.Want.SpecRev, m.version}
+func (f *noFit) matches(m *Machine, in *instance) bool {
+	return in.likeSiblings() && *f == noFit{in.id().Service(), in.Desired.SpecRev, m.version}
 }
 
 // likeSiblings reports whether the instance fits where other instances of its service fit.
 func (in *instance) likeSiblings() bool {
-	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.Vacancies)+len(in.Want.Targets) == 0
+	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.OldPlacements)+len(in.Desired.Targets) == 0
 }
 
-// retryBeyond retries instances that no longer exceed the root's share. They may fit on any
+// retryAboveShare retries instances that no longer exceed the root's share. They may fit on any
 // node. A report is sent at once, because the root must offer handed-back exclusive instances
 // again.
-func (m *Machine) retryBeyond() {
-	ids := step.Keys(m.beyond)
+func (m *Machine) retryAboveShare() {
+	ids := step.Keys(m.aboveShare)
 	slices.SortStableFunc(ids, func(a, b api.InstanceID) int { return cmp.Compare(m.urgency(b), m.urgency(a)) })
 	for _, id := range ids {
 		in := m.instances[id]
 		if in == nil || in.Node != "" || in.Leaving || in.Withdrawn {
-			delete(m.beyond, id)
+			delete(m.aboveShare, id)
 			continue
 		}
-		if m.overShare(in) == nil {
-			delete(m.beyond, id)
+		if m.explainOverShare(in) == nil {
+			delete(m.aboveShare, id)
 			m.changes.Report = true
 			m.tryPlace(in)
 		}
@@ -181,23 +181,23 @@ func (m *Machine) retryBeyond() {
 
 // retry places a waiting instance on one of the nodes of grown if it fits there.
 func (m *Machine) retry(in *instance, grown []sched.Candidate) {
-	if in.Bound || in.Leaving || in.Withdrawn || in.ended() {
+	if in.AwaitsOffer || in.Leaving || in.Withdrawn || in.ended() {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.exclusive() && in.mustWait() {
+	if m.asks.Pending(in.id()) || in.exclusive() && in.awaitsOldPlacement() {
 		return
 	}
-	if lost := m.nodes[in.Node]; in.stays() && (lost == nil || lost.Silent) && m.returns(in) {
+	if lost := m.nodes[in.Node]; in.hasKept() && (lost == nil || lost.Silent) && m.returnToKept(in) {
 		return
 	}
 	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
-		return cand.Out == "" && in.demand.takes.Claim.Room.Fits(cand.Free.Max(api.Resources{}))
+		return cand.Out == "" && in.demand.takes.Claim.Resources.Fits(cand.Free.Max(api.Resources{}))
 	}) {
 		return // most waiting instances are too large for what was freed
 	}
-	if in.Node == "" && m.beyondShare(in) != nil {
-		m.beyond[in.id()] = true // retried when the share has more free
+	if in.Node == "" && m.rejectOverShare(in) != nil {
+		m.aboveShare[in.id()] = true // retried when the share has more free
 		return
 	}
 	if in.Node == "" && m.tooLarge(in) != nil {
@@ -209,12 +209,12 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	}
 	best, ok := sched.PlaceBest(&req, grown, m.cfg.Plugin, in.seed())
 	switch {
-	case !ok || !m.together(&req, best.ID):
+	case !ok || !m.devicesFit(&req, best.ID):
 	case in.Moving && in.exclusive() && in.Node != "":
-		m.stopFirst(in, api.ReasonDrained)
+		m.breakBeforeMake(in, api.ReasonDrained)
 	case in.Moving && in.Node != "":
 		m.decide(in, &req, api.NodeID(best.ID), api.ReasonDrained)
 	default:
-		m.decide(in, &req, api.NodeID(best.ID), in.cause)
+		m.decide(in, &req, api.NodeID(best.ID), in.lostReason)
 	}
 }

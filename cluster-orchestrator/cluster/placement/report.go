@@ -15,7 +15,7 @@ import (
 // node needs its lease during stop_grace.
 func (m *Machine) stopsLeased(n *node) bool {
 	for id := range n.leaving {
-		if in := m.instances[id]; in != nil && in.Want.Spec.StopsWhenCutOff() {
+		if in := m.instances[id]; in != nil && in.Desired.Spec.StopsWhenCutOff() {
 			return true
 		}
 	}
@@ -28,7 +28,7 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 	n := m.nodes[id]
 	n.ack = max(n.ack, a.Gen)
 	if r.Changed {
-		m.back(n, r)
+		m.nodeReturned(n, r)
 	}
 	if n.Purging && len(n.assigned) > 0 { // it was silent when it was purged
 		m.Vacate(id)
@@ -46,7 +46,7 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, r membership.Return, digest
 	if a.Observed == n.known.Toggle(digest) {
 		n.differ, n.complete = 0, true
 		if a.Gen == n.set.Gen() {
-			m.settleLeaving(n)
+			m.releaseStopped(n)
 		}
 	} else if n.differ++; n.differ >= 2 {
 		n.differ, want = 0, true
@@ -90,7 +90,7 @@ func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 		}
 		for _, id := range step.Keys(n.observed) {
 			if !present[id] {
-				n.forget(id)
+				n.dropObservation(id)
 			}
 		}
 	}
@@ -98,7 +98,7 @@ func (m *Machine) Observe(r wire.NodeReport) (synced bool) {
 		m.nodeObserved(n, o)
 	}
 	if r.Gen == n.set.Gen() && n.complete {
-		m.settleLeaving(n)
+		m.releaseStopped(n)
 	}
 	m.refresh(n)
 	return n.synced
@@ -112,25 +112,25 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 		return
 	}
 	if o.Stopped {
-		n.forget(o.Instance)
+		n.dropObservation(o.Instance)
 	} else {
 		old, ok := n.observed[o.Instance]
 		if ok {
 			n.known = n.known.Toggle(old.Digest())
 		}
-		n.account.Give(o.Instance, o.Devices)
+		n.account.SetDevices(o.Instance, o.Devices)
 		n.observed[o.Instance] = o
 		n.placeChanged(o.Instance)
 		n.known = n.known.Toggle(o.Digest())
-		m.holdStranger(n, o.Instance)
+		m.bookReported(n, o.Instance)
 	}
 	// A late report of a silent node counts once the node is back.
 	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.Silent {
 		m.observed(n, in, o)
 	}
-	if in := m.instances[o.Instance]; in != nil && in.Leaving && !in.stilled && m.nothingRuns(in) {
-		in.stilled = true
-		m.show(in)
+	if in := m.instances[o.Instance]; in != nil && in.Leaving && !in.allStopped && m.nothingRuns(in) {
+		in.allStopped = true
+		m.publish(in)
 	}
 }
 
@@ -138,7 +138,7 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 // that its processes have ended. Reports without the instance, or about an earlier
 // placement, do not count.
 func (m *Machine) nothingRuns(in *instance) bool {
-	for _, v := range in.Vacancies {
+	for _, v := range in.OldPlacements {
 		n := m.nodes[v.Node]
 		if n == nil {
 			return false
@@ -149,71 +149,71 @@ func (m *Machine) nothingRuns(in *instance) bool {
 			return false
 		}
 	}
-	return in.Node == "" && len(in.Vacancies) > 0
+	return in.Node == "" && len(in.OldPlacements) > 0
 }
 
-// emptied saves that an ended instance takes nothing but its address on a node that it
+// releaseEnded saves that an ended instance takes nothing but its address on a node that it
 // leaves.
-func (m *Machine) emptied(n *node, id api.InstanceID) {
+func (m *Machine) releaseEnded(n *node, id api.InstanceID) {
 	in := m.instances[id]
 	if in == nil {
 		return
 	}
-	for i := range in.Vacancies {
+	for i := range in.OldPlacements {
 		at := n.observed[id].Address
-		if v := &in.Vacancies[i]; v.Node == n.Info.ID && !v.Claim.Equal(v.Claim.Ended(at)) {
+		if v := &in.OldPlacements[i]; v.Node == n.Info.ID && !v.Claim.Equal(v.Claim.Ended(at)) {
 			v.Claim = v.Claim.Ended(at)
 			m.save(in)
-			m.freed(in)
+			m.pinSave(in)
 		}
 	}
 }
 
-// holdStranger books capacity for a reported instance that is not assigned to the node, or is
+// bookReported books capacity for a reported instance that is not assigned to the node, or is
 // no longer.
-func (m *Machine) holdStranger(n *node, id api.InstanceID) {
-	room, ok := n.room[id]
+func (m *Machine) bookReported(n *node, id api.InstanceID) {
+	claim, ok := n.claims[id]
 	if in := m.instances[id]; !ok && in != nil && in.Epoch.Root() == n.observed[id].Epoch.Root() {
-		room, ok = in.demand.takes.Claim, true
+		claim, ok = in.demand.takes.Claim, true
 	}
 	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
-		if n.hold(id, room.Ended(o.Address)); n.leaving[id] && !m.leavesLater(n, id, o.Epoch) {
-			n.account.Book(id, room.Ended(o.Address))
-			delete(n.unknown, id)
-			m.emptied(n, id)
+		if n.bookUnassigned(id, claim.Ended(o.Address)); n.leaving[id] && !m.laterPlacementLeaves(n, id, o.Epoch) {
+			n.account.Book(id, claim.Ended(o.Address))
+			delete(n.unknownClaims, id)
+			m.releaseEnded(n, id)
 		}
 		return
 	}
-	if n.hold(id, room); !ok && n.leaving[id] {
-		n.unknown[id] = true
+	if n.bookUnassigned(id, claim); !ok && n.leaving[id] {
+		n.unknownClaims[id] = true
 	}
 }
 
-// leavesLater reports whether a later placement of the instance than the reported one is
+// laterPlacementLeaves reports whether a later placement of the instance than the reported one is
 // leaving the node. The node may still start it.
-func (m *Machine) leavesLater(n *node, id api.InstanceID, told api.Epoch) bool {
+func (m *Machine) laterPlacementLeaves(n *node, id api.InstanceID, told api.Epoch) bool {
 	in := m.instances[id]
-	return in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool { return v.Node == n.Info.ID && told < v.Epoch })
+	return in != nil && slices.ContainsFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == n.Info.ID && told < v.Epoch })
 }
 
-func (n *node) forget(id api.InstanceID) {
+func (n *node) dropObservation(id api.InstanceID) {
 	old, ok := n.observed[id]
 	if !ok {
 		return
 	}
 	n.known = n.known.Toggle(old.Digest())
 	delete(n.observed, id)
-	n.account.Give(id, nil)
+	n.account.SetDevices(id, nil)
 	n.placeChanged(id)
 	if n.assigned[id] == nil {
-		delete(n.room, id)
+		delete(n.claims, id)
 	}
 }
 
-// settleLeaving releases the claims of leaving instances once the node has acknowledged the
+// releaseStopped releases the claims of leaving instances once the node has acknowledged the
 // generation without them and does not report them. It ignores a node whose runtime does not
 // answer, because its report may be incomplete.
-func (m *Machine) settleLeaving(n *node) {
+func (m *Machine) releaseStopped(n *node) {
 	if len(n.leaving) == 0 || n.Info.RuntimeError != "" {
 		return
 	}
@@ -223,15 +223,15 @@ func (m *Machine) settleLeaving(n *node) {
 			continue
 		}
 		in := m.instances[id]
-		if in != nil && slices.ContainsFunc(in.Vacancies, func(v vacancy) bool {
-			return v.Node == n.Info.ID && (v.Gen > n.ack || v.Stays != nil)
+		if in != nil && slices.ContainsFunc(in.OldPlacements, func(v oldPlacement) bool {
+			return v.Node == n.Info.ID && (v.Gen > n.ack || v.Kept != nil)
 		}) {
 			continue
 		}
-		n.release(id)
+		n.releaseClaim(id)
 		freed = true
 		if in != nil {
-			m.dropVacancy(in, n.Info.ID)
+			m.endOldPlacement(in, n.Info.ID)
 		}
 	}
 	if freed {
@@ -254,10 +254,10 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 		return // a late message does not revive an ended instance
 	}
 	// A node that reports this placement has nothing of earlier ones.
-	delete(n.unknown, in.id())
-	n.room[in.id()] = in.demand.takes.Claim
-	grew := !in.Before.IsZero()
-	if in.Before = (account.Claim{}); ended {
+	delete(n.unknownClaims, in.id())
+	n.claims[in.id()] = in.demand.takes.Claim
+	grew := !in.OldClaim.IsZero()
+	if in.OldClaim = (account.Claim{}); ended {
 		n.account.Book(in.id(), in.demand.takes.Claim.Ended(o.Address))
 	} else {
 		n.account.Book(in.id(), in.demand.takes.Claim)
@@ -267,24 +267,24 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
 	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)
 	if ended {
-		in.Moving, in.Strained, in.Violated = false, false, "" // it needs no better place
+		in.Moving, in.NoBetterNode, in.Violated = false, false, "" // it needs no better place
 	}
 	in.Address, in.Ready = o.Address, o.Ready
-	if !in.Moving && !in.Strained {
-		in.Offered = false
+	if !in.Moving && !in.NoBetterNode {
+		in.HandedBack = false
 		m.waiting.Remove(in.id())
 	}
 	if ended {
 		m.unreserve(in)
 	}
 	if o.State == api.Running || ended {
-		m.made(in)
+		m.endKeptIfReplaced(in)
 	}
 	// Ready is not reported to the root, but it is saved for a restart.
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {
-			m.freed(in)
+			m.pinSave(in)
 		}
 	}
 	m.refresh(n)

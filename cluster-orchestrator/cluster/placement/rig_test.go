@@ -21,7 +21,7 @@ func (noLatency) UserBound(l sched.Link) sched.Bound { return l.Unknown("nothing
 func (noLatency) Measured(*sched.Bound, api.ServiceID, sched.Link, []api.Target, api.NodeID) {
 }
 func (noLatency) Measure([]string) bool { return false }
-func (noLatency) JudgedBy(api.ServiceID, api.NodeID, sched.Link, *sched.Bound, []api.Target) (string, bool) {
+func (noLatency) HowMeasured(api.ServiceID, api.NodeID, sched.Link, *sched.Bound, []api.Target) (string, bool) {
 	return "estimated", true
 }
 func (noLatency) SetLinks(api.ServiceID, []sched.Link) []api.NodeID { return nil }

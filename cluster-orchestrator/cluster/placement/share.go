@@ -27,22 +27,22 @@ func Scaled(r api.Resources, by float64) api.Resources {
 // shares reports whether an instance counts against the root's share.
 func (m *Machine) shares(in *instance) bool { return m.cfg.Share < 1 && !in.Local }
 
-// overShare explains that an instance of the root exceeds the root's share. It returns nil if
+// explainOverShare explains that an instance of the root exceeds the root's share. It returns nil if
 // it does not.
-func (m *Machine) overShare(in *instance) *api.Explanation {
-	if r := m.beyondShare(in); r != nil {
-		return m.refusal(r, "the root's share has "+r.Have+" left")
+func (m *Machine) explainOverShare(in *instance) *api.Explanation {
+	if r := m.rejectOverShare(in); r != nil {
+		return m.explainRejection(r, "the root's share has "+r.Have+" left")
 	}
 	return nil
 }
 
-func (m *Machine) beyondShare(in *instance) *api.Rejection {
+func (m *Machine) rejectOverShare(in *instance) *api.Rejection {
 	if !m.shares(in) || in.Reserved != "" {
 		return nil
 	}
 	_, free := m.Offered()
-	room := sched.Candidate{Level: sched.Nodes, Free: free, Rooms: []sched.Room{{Runtimes: []string{""}, Free: free, Largest: free}}}
-	res := sched.Place(&sched.Request{Needs: in.demand.takes.Claim.Room}, []sched.Candidate{room}, m.cfg.Plugin, 0)
+	cand := sched.Candidate{Level: sched.Nodes, Free: free, Slots: []sched.Slot{{Runtimes: []string{""}, Free: free, Largest: free}}}
+	res := sched.Place(&sched.Request{Needs: in.demand.takes.Claim.Resources}, []sched.Candidate{cand}, m.cfg.Plugin, 0)
 	if len(res.Rejected) == 0 {
 		return nil
 	}
@@ -51,13 +51,13 @@ func (m *Machine) beyondShare(in *instance) *api.Rejection {
 	return &r
 }
 
-// Yields returns, by urgency, the resources that an instance could get by preempting less
+// Preemptible returns, by urgency, the resources that an instance could get by preempting less
 // urgent ones.
-func (m *Machine) Yields() (out []api.Yield) {
+func (m *Machine) Preemptible() (out []api.Preemptible) {
 	if !m.cfg.Preempt {
 		return nil
 	}
-	all := make([]api.Yield, account.Urgencies)
+	all := make([]api.Preemptible, account.Urgencies)
 	some := false
 	var ways [account.Urgencies]api.Resources
 	for u := range all {
@@ -67,7 +67,7 @@ func (m *Machine) Yields() (out []api.Yield) {
 		if n.out() != "" {
 			continue
 		}
-		free, yields := n.account.Left().Free, n.account.Yields()
+		free, yields := n.account.Left().Free, n.account.BookedByUrgency()
 		for u := range all {
 			would := free.Max(api.Resources{})
 			all[u].Free, all[u].Largest = all[u].Free.Plus(would), all[u].Largest.Max(would)

@@ -30,13 +30,13 @@ type shortlist struct {
 // instances nor on its own earlier placements.
 func (in *instance) plain() bool {
 	d := &in.demand
-	return in.Node == "" && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Want.Targets) == 0
+	return in.Node == "" && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Desired.Targets) == 0
 }
 
 // matches reports whether the list is for instances with the same request. If not, it is
 // reset for them.
 func (s *shortlist) matches(in *instance) bool {
-	service, rev, claim := in.id().Service(), in.Want.SpecRev, in.demand.takes.Claim
+	service, rev, claim := in.id().Service(), in.Desired.SpecRev, in.demand.takes.Claim
 	if s.service == service && s.rev == rev && s.claim.Equal(claim) {
 		return true
 	}

@@ -21,10 +21,10 @@ func TestTheShortlistChoosesNoWorse(t *testing.T) {
 			r.cordon(api.NodeID(fmt.Sprintf("n%d", i%shortFrom)), i%2 == 0)
 		}
 		a := assignment(i, api.Microservice{VCPUs: 0.4, Memory: 64})
-		in := &instance{Record: Record{Epoch: a.Epoch, Want: a}, demand: demandOf(a.Instance, &a.Spec)}
+		in := &instance{Record: Record{Epoch: a.Epoch, Desired: a}, demand: demandOf(a.Instance, &a.Spec)}
 		req := r.request(in)
 		best, ok := r.best(&req, in.seed())
-		r.Want(a)
+		r.SetDesired(a)
 		placed := r.instances[a.Instance]
 		if (placed.Node != "") != ok {
 			t.Fatalf("instance %d is on %q, and the table has %v", i, placed.Node, best)
@@ -54,19 +54,19 @@ func TestAReservationEndsIfAnotherConstraintFails(t *testing.T) {
 	here.Vec[0], here.Error = 0.005, 0.1
 	r.MoveNode("n0", &here)
 	low := assignment(0, api.Microservice{VCPUs: 4, Priority: "low"})
-	r.Want(low)
+	r.SetDesired(low)
 	r.report("n0", true, api.Observed{Instance: low.Instance, Epoch: r.instances[low.Instance].Epoch, State: api.Running})
 	urgent := assignment(1, api.Microservice{VCPUs: 2, Priority: "urgent", Constraints: []api.Constraint{{Type: api.ConstrainLatency, Area: "oslo", Threshold: 106}}})
 	urgent.Targets = []api.Target{{Area: "oslo", Positions: []api.Position{{Coord: &here}}}}
-	r.Want(urgent)
+	r.SetDesired(urgent)
 	in := r.instances[urgent.Instance]
 	if in.Reserved != "n0" {
 		t.Fatalf("capacity is reserved on %q, want n0: %s", in.Reserved, in.Detail)
 	}
-	in.Want.Targets = nil
+	in.Desired.Targets = nil
 	r.report("n0", true)
-	if in.Reserved != "" || !in.Offered {
-		t.Errorf("capacity is reserved on %q, handed back: %v, want it given up", in.Reserved, in.Offered)
+	if in.Reserved != "" || !in.HandedBack {
+		t.Errorf("capacity is reserved on %q, handed back: %v, want it given up", in.Reserved, in.HandedBack)
 	}
 	if v, _ := r.Node("n0"); v.Reserved != (api.Resources{}) {
 		t.Errorf("%s is reserved on n0, want nothing", v.Reserved)

@@ -11,9 +11,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// back handles the first heartbeat after a silence, a broken connection or the start of the
+// nodeReturned handles the first heartbeat after a silence, a broken connection or the start of the
 // cluster.
-func (m *Machine) back(n *node, r membership.Return) {
+func (m *Machine) nodeReturned(n *node, r membership.Return) {
 	if r.Silent {
 		n.allChanged()
 	}
@@ -32,17 +32,17 @@ func (m *Machine) reclaim(n *node) {
 	for _, in := range n.sorted() {
 		if in.State == api.ClusterScheduled {
 			m.waiting.Remove(in.id())
-			in.Offered = false
-			m.unask(in)
+			in.HandedBack = false
+			m.cancelQuestion(in)
 			m.unreserve(in)
-			m.become(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
+			m.applyEvent(in, lifecycle.NodeChosen, api.ReasonNone, "its node is back")
 			if o, ok := n.observed[in.id()]; ok && o.Epoch == in.Epoch {
 				m.observed(n, in, o)
 			}
 		}
 	}
 	for _, id := range step.Keys(n.observed) {
-		m.holdStranger(n, id)
+		m.bookReported(n, id)
 	}
 }
 
@@ -74,12 +74,12 @@ func (m *Machine) Silent(id api.NodeID, doubt bool) {
 		}
 	}
 	if len(leaving) > 0 {
-		m.mustHold(n)
+		m.requireAck(n)
 	}
 	for _, id := range leaving {
-		n.release(id)
+		n.releaseClaim(id)
 		if in := m.instances[id]; in != nil {
-			m.dropVacancy(in, n.Info.ID)
+			m.endOldPlacement(in, n.Info.ID)
 		}
 	}
 	m.refresh(n)
@@ -109,7 +109,7 @@ func (m *Machine) Unaccepted(id api.InstanceID) (on api.NodeID, ok bool) {
 		return "", false
 	}
 	n := m.nodes[in.Node]
-	if n == nil || n.Silent || n.ack >= in.given || in.State != api.NodeScheduled || in.Leaving || in.Withdrawn {
+	if n == nil || n.Silent || n.ack >= in.assignedGen || in.State != api.NodeScheduled || in.Leaving || in.Withdrawn {
 		return "", false
 	}
 	return in.Node, true
@@ -130,15 +130,15 @@ func (m *Machine) lost(n *node, doubt bool) {
 			continue
 		}
 		if in.State != api.ClusterScheduled {
-			m.become(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
+			m.applyEvent(in, lifecycle.NodeLost, api.ReasonNodeLost, lostDetail)
 		}
 		if doubt {
-			m.held = append(m.held, in.id())
+			m.paced = append(m.paced, in.id())
 			continue
 		}
-		m.displace(in)
+		m.placeLost(in)
 	}
-	if doubt && len(m.held) > 0 && !m.fx.Timers.Has(effects.Key{Kind: effects.Pace}) {
+	if doubt && len(m.paced) > 0 && !m.fx.Timers.Has(effects.Key{Kind: effects.Pace}) {
 		m.fx.Timers.Set(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.dead))
 	}
 }
@@ -149,9 +149,9 @@ const (
 	paceCount = 20
 )
 
-// answersSoon reports whether a node is suspect only because it did not answer the roll call
+// awaitsHeartbeat reports whether a node is suspect only because it did not answer the roll call
 // in time, while its next heartbeat is not overdue.
-func (m *Machine) answersSoon() bool {
+func (m *Machine) awaitsHeartbeat() bool {
 	for _, n := range m.nodes {
 		if n.Suspect && n.Heard && !n.Silent && n.Answers && !n.Overdue(m.fx.Now, m.timing.Heartbeat) {
 			return true
@@ -163,24 +163,24 @@ func (m *Machine) answersSoon() bool {
 // Pace places the next instances that were held back because the cluster doubted its own
 // connection.
 func (m *Machine) Pace() {
-	for i := 0; i < paceCount && len(m.held) > 0; {
-		id := m.held[0]
-		m.held = m.held[1:]
+	for i := 0; i < paceCount && len(m.paced) > 0; {
+		id := m.paced[0]
+		m.paced = m.paced[1:]
 		in := m.instances[id]
 		if in == nil || in.Reason != api.ReasonNodeLost || in.State != api.ClusterScheduled || in.Leaving {
 			continue // its node is back, or it is no longer desired
 		}
-		m.displace(in)
+		m.placeLost(in)
 		i++
 	}
-	if len(m.held) > 0 {
+	if len(m.paced) > 0 {
 		m.fx.Timers.Set(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(paceEvery))
 	}
 }
 
-// displace places an instance of a silent node elsewhere. If it fits nowhere, it is handed
+// placeLost places an instance of a silent node elsewhere. If it fits nowhere, it is handed
 // back. Unless it is exclusive, it stays assigned to its node, which may return.
-func (m *Machine) displace(in *instance) {
+func (m *Machine) placeLost(in *instance) {
 	if in.Node == "" {
 		m.tryPlace(in)
 		return
@@ -193,8 +193,8 @@ func (m *Machine) displace(in *instance) {
 	if m.useExisting(in, &req) {
 		return
 	}
-	if m.answersSoon() {
-		m.held = append(m.held, in.id())
+	if m.awaitsHeartbeat() {
+		m.paced = append(m.paced, in.id())
 		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Pace}, m.fx.Now.Add(m.timing.Heartbeat))
 		return
 	}

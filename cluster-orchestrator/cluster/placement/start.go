@@ -24,14 +24,14 @@ func (m *Machine) StartNode(id api.NodeID) {
 func (m *Machine) Start() {
 	for _, id := range step.Keys(m.instances) {
 		in := m.instances[id]
-		in.Vacancies = slices.DeleteFunc(in.Vacancies, func(v vacancy) bool { return m.nodes[v.Node] == nil })
-		for i := range in.Vacancies {
-			in.Vacancies[i].Gen = m.nodes[in.Vacancies[i].Node].set.Gen()
+		in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return m.nodes[v.Node] == nil })
+		for i := range in.OldPlacements {
+			in.OldPlacements[i].Gen = m.nodes[in.OldPlacements[i].Node].set.Gen()
 		}
-		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.Bound {
+		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.AwaitsOffer {
 			m.waiting.Add(id)
 		}
-		m.made(in)
+		m.endKeptIfReplaced(in)
 		m.finish(in)
 	}
 	for _, in := range m.instances {
@@ -50,7 +50,7 @@ func (m *Machine) Settle() {
 	m.settled = true
 	m.reasons = reasons{} // preemption was not allowed before
 	m.fx.Timers.Clear(effects.Key{Kind: effects.Settle})
-	for _, id := range m.inTurn() {
+	for _, id := range m.waitingByUrgency() {
 		if in := m.instances[id]; in != nil && in.Node == "" {
 			m.tryPlace(in)
 		}
@@ -62,9 +62,9 @@ func (m *Machine) Settle() {
 	}
 }
 
-// Searched retries a waiting instance after a measurement or at the end of its search time.
-func (m *Machine) Searched(id api.InstanceID) {
+// RetryInstance retries a waiting instance after a measurement or at the end of its search time.
+func (m *Machine) RetryInstance(id api.InstanceID) {
 	if in := m.instances[id]; in != nil {
-		m.searched(in)
+		m.retryAnywhere(in)
 	}
 }

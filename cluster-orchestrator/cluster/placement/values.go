@@ -48,25 +48,25 @@ func (m *Machine) need(in *instance, refs []wire.ValueRef) {
 
 // onlyValuesDiffer reports whether an assignment differs from the instance's by its values only.
 func (in *instance) onlyValuesDiffer(a wire.Assignment) bool {
-	if slices.Equal(a.Values, in.Want.Values) {
+	if slices.Equal(a.Values, in.Desired.Values) {
 		return false
 	}
-	a.Values = in.Want.Values
-	return in.Want.Digest() == a.Digest()
+	a.Values = in.Desired.Values
+	return in.Desired.Digest() == a.Digest()
 }
 
 // revalue changes the values of an instance where it is.
 func (m *Machine) revalue(in *instance, a wire.Assignment) {
-	m.toggleWanted(in)
-	in.Want.Values = a.Values
+	m.toggleDesired(in)
+	in.Desired.Values = a.Values
 	m.need(in, a.Values)
-	m.toggleWanted(in)
+	m.toggleDesired(in)
 	if n := m.nodes[in.Node]; n != nil {
 		m.touch(n)
 		n.set.Put(in.assignment())
 	}
 	m.save(in)
-	m.retarget(in, a)
+	m.updateTargets(in, a)
 }
 
 // ValueFor returns the value that a node requests, if an instance that is assigned to the node needs
@@ -77,7 +77,7 @@ func (m *Machine) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool
 		return wire.ValueKey{}, false
 	}
 	for _, in := range n.assigned {
-		for _, r := range in.Want.Values {
+		for _, r := range in.Desired.Values {
 			if t := in.id().Tenant(); w.Names(t, r) {
 				return wire.ValueKey{Tenant: t, ValueRef: r}, true
 			}

@@ -33,7 +33,7 @@ func (m *Machine) Node(id api.NodeID) (api.Node, bool) {
 func (m *Machine) viewNode(n *node) api.Node {
 	var reserved api.Resources
 	for id := range n.reserved {
-		reserved = reserved.Plus(n.account.Booked(id).Room)
+		reserved = reserved.Plus(n.account.Booked(id).Resources)
 	}
 	v := api.Node{
 		NodeInfo: n.Info, Cluster: m.cfg.Cluster, Status: n.Status(), Allocated: n.account.Used().Minus(reserved), Reserved: reserved, Instances: len(n.assigned),
@@ -43,7 +43,7 @@ func (m *Machine) viewNode(n *node) api.Node {
 	if n.Heard {
 		v.Heard = m.fx.Real(n.LastAlive)
 	}
-	v.Purging, v.PurgeError = n.Purging, n.Failing
+	v.Purging, v.PurgeError = n.Purging, n.PurgeError
 	return v
 }
 
@@ -57,7 +57,7 @@ func (m *Machine) Record(id api.InstanceID) (r Record, ok bool) {
 		return r, false
 	}
 	r = in.Record
-	r.Vacancies, r.Moves = slices.Clone(r.Vacancies), slices.Clone(r.Moves)
+	r.OldPlacements, r.Moves = slices.Clone(r.OldPlacements), slices.Clone(r.Moves)
 	return r, true
 }
 
@@ -91,7 +91,7 @@ func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 	return api.Instance{
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
 		Cluster: m.cfg.Cluster, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
-		Spec: in.Want.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
+		Spec: in.Desired.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
 		Violated: o.Violated, Devices: devices,
 	}, true
 }
@@ -105,34 +105,34 @@ func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	}
 	req := m.request(in)
 	res := m.rank(&req, in.seed())
-	if in.Node == "" && in.until.After(m.fx.Now) {
-		loosest := req.Loosest(!in.placing().linkedAway())
-		res = sched.SaySearching(res, m.rank(&loosest, in.seed()), m.fx.Real(in.until))
+	if in.Node == "" && in.searchUntil.After(m.fx.Now) {
+		loosest := req.Loosest(!in.requestInput().linkedToOtherCluster())
+		res = sched.AnnotateSearch(res, m.rank(&loosest, in.seed()), m.fx.Real(in.searchUntil))
 	}
 	if n := m.nodes[in.Node]; n != nil { // the instance does not count against itself
 		res = m.rankOwn(&req, res, n, in)
 	}
-	return sched.Explain(held(res, in.Reserved, m.holds(in))), true
+	return sched.Explain(withHold(res, in.Reserved, m.holdOf(in))), true
 }
 
 // Constraints in addition to those of package sched. They prevent the placement of an
 // instance on nodes that meet its request.
 const (
-	ConstraintShare    = "share"     // it exceeds Offer.Share
-	ConstraintBound    = "bound"     // it was handed back, and the root must offer it again
-	ConstraintEarlier  = "earlier"   // it is exclusive, and an earlier placement may still run
-	ConstraintReserved = "reserved"  // capacity is reserved for it until others have left
-	ConstraintAsked    = "scheduler" // the external scheduler has not answered
+	ConstraintShare       = "share"     // it exceeds Offer.Share
+	ConstraintAwaitsOffer = "bound"     // it was handed back, and the root must offer it again
+	ConstraintEarlier     = "earlier"   // it is exclusive, and an earlier placement may still run
+	ConstraintReserved    = "reserved"  // capacity is reserved for it until others have left
+	ConstraintAsked       = "scheduler" // the external scheduler has not answered
 )
 
-// holds returns what prevents the placement of an instance without a node on a node that
+// holdOf returns what prevents the placement of an instance without a node on a node that
 // meets its request, or nil.
-func (m *Machine) holds(in *instance) *api.Rejection {
+func (m *Machine) holdOf(in *instance) *api.Rejection {
 	switch {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
-	case in.Bound:
-		return &api.Rejection{Constraint: ConstraintBound, Need: "an offer of the root", Have: "none since it was handed back"}
-	case in.exclusive() && in.mustWait():
+	case in.AwaitsOffer:
+		return &api.Rejection{Constraint: ConstraintAwaitsOffer, Need: "an offer of the root", Have: "none since it was handed back"}
+	case in.exclusive() && in.awaitsOldPlacement():
 		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement has ended", Have: "not reported yet"}
 	case m.asks.Pending(in.id()):
 		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + m.cfg.Asks, Have: "none yet"}
@@ -141,7 +141,7 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	case m.tooLarge(in) != nil:
 		return m.tooLarge(in)
 	default:
-		r := m.beyondShare(in)
+		r := m.rejectOverShare(in)
 		if r != nil {
 			r.Have, r.Short = r.Have+" of the root's share", ""
 		}
@@ -150,9 +150,9 @@ func (m *Machine) holds(in *instance) *api.Rejection {
 	return nil
 }
 
-// held replaces the ranks of res by the rejection by. This includes the node kept, where
+// withHold replaces the ranks of res by the rejection by. This includes the node kept, where
 // capacity is reserved for the instance. A nil by changes nothing.
-func held(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
+func withHold(res sched.Result, kept api.NodeID, by *api.Rejection) sched.Result {
 	if by == nil {
 		return res
 	}
@@ -181,7 +181,7 @@ func (m *Machine) rankOwn(req *sched.Request, res sched.Result, n *node, in *ins
 
 // WhyOf is Why for an instance that the root has not offered to the cluster.
 func (m *Machine) WhyOf(r api.WhyRequest) api.Explanation {
-	in := m.asked(&r)
-	req := m.requestOf(in.placing())
-	return sched.Explain(held(m.rank(&req, in.seed()), "", m.holds(in)))
+	in := m.questionInstance(&r)
+	req := m.requestOf(in.requestInput())
+	return sched.Explain(withHold(m.rank(&req, in.seed()), "", m.holdOf(in)))
 }

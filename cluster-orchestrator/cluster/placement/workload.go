@@ -11,10 +11,10 @@ import (
 type Workload struct {
 	Reserve api.Resources // reserved if the SLA names none
 	Limit   api.Resources // limit on the node if the SLA names none
-	Most    api.Resources // maximum that an SLA may name
+	Max     api.Resources // maximum that an SLA may name
 }
 
-// ConstraintWorkload rejects an instance whose SLA exceeds Workload.Most.
+// ConstraintWorkload rejects an instance whose SLA exceeds Workload.Max.
 const ConstraintWorkload = "workload"
 
 // filled returns the SLA with the memory and processor of r where the SLA names none.
@@ -33,14 +33,14 @@ func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
 	return demandOf(id, &spec)
 }
 
-// tooLarge returns the rejection of an instance whose SLA exceeds Workload.Most, or nil.
+// tooLarge returns the rejection of an instance whose SLA exceeds Workload.Max, or nil.
 // Callers do not apply it to placed instances.
 func (m *Machine) tooLarge(in *instance) *api.Rejection {
-	most := m.cfg.Workload.Most
-	if m := in.Want.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
+	most := m.cfg.Workload.Max
+	if m := in.Desired.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
 		return tooMuch("memory of "+api.MiB(m), "at most "+api.MiB(most.MemoryMB)+" for one workload (workload.max_memory of the cluster)")
 	}
-	if m := in.Want.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {
+	if m := in.Desired.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {
 		return tooMuch(fmt.Sprintf("vcpus of %g", m), fmt.Sprintf("at most %g for one workload (workload.max_vcpus of the cluster)", float64(most.MilliCPU)/1000))
 	}
 	return nil
@@ -50,8 +50,8 @@ func tooMuch(need, have string) *api.Rejection {
 	return &api.Rejection{Constraint: ConstraintWorkload, Need: need, Have: have, Shortfall: 1}
 }
 
-// refusal returns the explanation of a rejection that does not depend on the nodes.
-func (m *Machine) refusal(r *api.Rejection, have string) *api.Explanation {
+// explainRejection returns the explanation of a rejection that does not depend on the nodes.
+func (m *Machine) explainRejection(r *api.Rejection, have string) *api.Explanation {
 	return &api.Explanation{
 		Considered: len(m.nodes), Nearest: r,
 		Causes: []api.Cause{{Constraint: r.Constraint, Count: len(m.nodes), Detail: "need " + r.Need + ", " + have}},

@@ -15,12 +15,12 @@ import (
 
 // Supply is the input of an aggregate.
 type Supply struct {
-	Candidates []sched.Candidate // one per node
-	Nodes      int               // number of nodes
-	Capacity   api.Resources     // of all nodes that are not silent
-	Share      api.Resources     // part of Capacity that the root may use
-	Left       api.Resources     // free part of Share
-	Yields     []api.Yield       // resources that preemption could free
+	Candidates  []sched.Candidate // one per node
+	Nodes       int               // number of nodes
+	Capacity    api.Resources     // of all nodes that are not silent
+	Share       api.Resources     // part of Capacity that the root may use
+	Left        api.Resources     // free part of Share
+	Preemptible []api.Preemptible // resources that preemption could free
 }
 
 // Aggregate returns the sum, mean and deviation of the free resources of the nodes that take
@@ -101,7 +101,7 @@ func (o Offer) aggregate(in Supply) api.Aggregate {
 	} else {
 		a.Unplaced = a.Nodes
 	}
-	a.Yields = in.Yields
+	a.Preemptible = in.Preemptible
 	if o.Round > 0 {
 		o.round(a, in)
 	}
@@ -111,7 +111,7 @@ func (o Offer) aggregate(in Supply) api.Aggregate {
 func (s *sums) add(cand *sched.Candidate, detail string) {
 	free := cand.Free.Max(api.Resources{})
 	s.Nodes++
-	if slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return r.Network }) {
+	if slices.ContainsFunc(cand.Slots, func(r sched.Slot) bool { return r.Network }) {
 		s.overlay++
 	}
 	s.Capacity, s.Free, s.Largest = s.Capacity.Plus(cand.Capacity), s.Free.Plus(free), s.Largest.Max(free)
@@ -124,9 +124,9 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 	if cand.Coord != nil {
 		s.coords = append(s.coords, cand.Coord)
 	}
-	s.BandwidthUnknown += cand.Rooms[0].BandwidthUnknown
-	for i := range cand.Rooms {
-		for _, f := range cand.Rooms[i].Features {
+	s.BandwidthUnknown += cand.Slots[0].BandwidthUnknown
+	for i := range cand.Slots {
+		for _, f := range cand.Slots[i].Features {
 			if at, known := slices.BinarySearch(s.Features, f); !known {
 				s.Features = slices.Insert(s.Features, at, f)
 			}
@@ -135,11 +135,11 @@ func (s *sums) add(cand *sched.Candidate, detail string) {
 	if detail == DetailSums {
 		return
 	}
-	for i := range cand.Rooms {
-		r := &cand.Rooms[i]
+	for i := range cand.Slots {
+		r := &cand.Slots[i]
 		areas, addons := r.Areas, r.Addons
 		if detail == DetailSlots {
-			areas = untold
+			areas = unreported
 		}
 		for _, runtime := range r.Runtimes {
 			s.slot(r, runtime, areas, addons).add(free, r)
@@ -153,15 +153,15 @@ func (s *sums) known() [5]int64 {
 	return parts(api.Resources{MilliCPU: all, MemoryMB: all, StorageMB: all, InMbit: speed, OutMbit: speed})
 }
 
-var untold = []string{sched.Untold}
+var unreported = []string{sched.Unreported}
 
 // slot returns the slot of a kind of node, and adds it if necessary.
-func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot {
+func (s *sums) slot(r *sched.Slot, runtime string, areas, addons []string) *slot {
 	const sep = "\x00"
 	k := slotKey{runtime, r.Arch, strings.Join(areas, sep), strings.Join(addons, sep), strings.Join(r.Features, sep), r.Privileged, r.Network}
 	if s.slots[k] == nil && len(s.slots) >= maxSlots {
-		areas, addons = untold, untold
-		k.areas, k.addons = sched.Untold, sched.Untold
+		areas, addons = unreported, unreported
+		k.areas, k.addons = sched.Unreported, sched.Unreported
 	}
 	if s.slots[k] == nil {
 		s.slots[k] = &slot{Slot: api.Slot{
@@ -171,7 +171,7 @@ func (s *sums) slot(r *sched.Room, runtime string, areas, addons []string) *slot
 	return s.slots[k]
 }
 
-func (s *slot) add(free api.Resources, r *sched.Room) {
+func (s *slot) add(free api.Resources, r *sched.Slot) {
 	s.Nodes++
 	s.BandwidthUnknown += r.BandwidthUnknown
 	s.Free, s.Largest = s.Free.Plus(free), s.Largest.Max(free)

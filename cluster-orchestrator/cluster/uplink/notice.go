@@ -20,14 +20,14 @@ const (
 // notices are messages for the cluster's operator, also shown at the root. They are kept
 // until the root acknowledges them, but not over a restart.
 type notices struct {
-	last  uint64    // number of the newest notice
-	at    time.Time // time of the newest notice
-	times int       // events since then
-	owed  []owedNotice
+	last    uint64    // number of the newest notice
+	at      time.Time // time of the newest notice
+	times   int       // events since then
+	unacked []unackedNotice
 }
 
-// owedNotice is a notice that the root has not acknowledged.
-type owedNotice struct {
+// unackedNotice is a notice that the root has not acknowledged.
+type unackedNotice struct {
 	wire.Notice
 	seq uint64 // the report that last carried it; 0: none
 }
@@ -43,32 +43,32 @@ func (m *Machine) Notice(reason api.Reason, text string) {
 	n.last++
 	notice := wire.Notice{No: n.last, Reason: reason, Text: step.Clip(text), Times: n.times}
 	n.at, n.times = m.fx.Now, 0
-	if len(n.owed) == maxNotices {
-		n.owed = slices.Delete(n.owed, 0, 1)
+	if len(n.unacked) == maxNotices {
+		n.unacked = slices.Delete(n.unacked, 0, 1)
 	}
-	n.owed = append(n.owed, owedNotice{Notice: notice})
+	n.unacked = append(n.unacked, unackedNotice{Notice: notice})
 	m.fresh = true
 	m.fx.Emit(ToOperator, notice)
 }
 
 // Notices returns the notices that the root has not acknowledged, oldest first.
 func (m *Machine) Notices() (out []wire.Notice) {
-	for _, o := range m.notices.owed {
+	for _, o := range m.notices.unacked {
 		out = append(out, o.Notice)
 	}
 	return out
 }
 
-// carry returns all unacknowledged notices for the report seq.
-func (n *notices) carry(seq uint64) (out []wire.Notice) {
-	for i := range n.owed {
-		n.owed[i].seq = seq
-		out = append(out, n.owed[i].Notice)
+// attach returns all unacknowledged notices for the report seq.
+func (n *notices) attach(seq uint64) (out []wire.Notice) {
+	for i := range n.unacked {
+		n.unacked[i].seq = seq
+		out = append(out, n.unacked[i].Notice)
 	}
 	return out
 }
 
 // acked drops the notices in reports up to seq.
 func (n *notices) acked(seq uint64) {
-	n.owed = slices.DeleteFunc(n.owed, func(o owedNotice) bool { return o.seq != 0 && o.seq <= seq })
+	n.unacked = slices.DeleteFunc(n.unacked, func(o unackedNotice) bool { return o.seq != 0 && o.seq <= seq })
 }

@@ -57,24 +57,24 @@ func (o Offer) round(a *api.Aggregate, in Supply) {
 		}
 		*r = resources(p)
 	}
-	round(&a.Mean, below)
-	round(&a.StdDev, below)
+	round(&a.Mean, roundDown)
+	round(&a.StdDev, roundDown)
 	for _, r := range []*api.Resources{&a.Capacity, &a.Free, &a.Largest} {
-		round(r, above)
+		round(r, roundUp)
 	}
-	for i := range a.Yields {
-		round(&a.Yields[i].Free, above)
-		round(&a.Yields[i].Largest, above)
+	for i := range a.Preemptible {
+		round(&a.Preemptible[i].Free, roundUp)
+		round(&a.Preemptible[i].Largest, roundUp)
 	}
 	for i := range a.Slots {
-		round(&a.Slots[i].Free, above)
-		round(&a.Slots[i].Largest, above)
+		round(&a.Slots[i].Free, roundUp)
+		round(&a.Slots[i].Largest, roundUp)
 	}
 	if a.Latency != nil {
 		a.Latency.Radius = (a.Latency.Radius + 5*time.Millisecond).Truncate(5 * time.Millisecond)
 	}
 }
 
-func below(n, unit int64) int64 { return n / unit * unit }
+func roundDown(n, unit int64) int64 { return n / unit * unit }
 
-func above(n, unit int64) int64 { return below(n+unit-1, unit) }
+func roundUp(n, unit int64) int64 { return roundDown(n+unit-1, unit) }

@@ -46,8 +46,8 @@ type Machine struct {
 
 	dead       time.Duration // silence after which the root counts the cluster as dead; 0: unknown
 	idle       time.Duration // from the last report to the next, if nothing changes
-	reported   Room          // in the last report
-	changes    uint64        // number of changes of Room
+	reported   Totals        // in the last report
+	changes    uint64        // number of changes of Totals
 	reportedAt uint64        // changes at the last report
 
 	notices   notices
@@ -62,8 +62,8 @@ type goneReport struct {
 	seq uint64
 }
 
-// Room is the cluster's capacity and its free part.
-type Room struct{ Capacity, Free api.Resources }
+// Totals is the cluster's capacity and its free part.
+type Totals struct{ Capacity, Free api.Resources }
 
 // New returns a Machine without a desired set. Its first report is whole.
 func New(fx *effects.Sink, cfg Config) *Machine {
@@ -105,7 +105,7 @@ func (m *Machine) hello(since api.Generation) {
 	m.fx.ToRoot(wire.Hello{Cluster: m.cfg.Cluster, Since: since, Digest: m.wanted})
 }
 
-func (m *Machine) helloSoon(since api.Generation) {
+func (m *Machine) helloIfDue(since api.Generation) {
 	if m.helloAt.IsZero() || m.fx.Now.Sub(m.helloAt) >= helloEvery {
 		m.hello(since)
 	}
@@ -116,19 +116,19 @@ func (m *Machine) helloSoon(since api.Generation) {
 func (m *Machine) Accept(d wire.Desired) bool {
 	if d.From != 0 && d.From != m.gen {
 		if d.Gen > m.gen {
-			m.helloSoon(m.gen)
+			m.helloIfDue(m.gen)
 		}
 		return false
 	}
 	return d.Gen > m.gen || d.Gen == m.gen && (d.Digest != m.wanted || len(d.Drop) > 0)
 }
 
-// Taken records that a desired set was applied. Call Toggle with its changes first.
-func (m *Machine) Taken(d wire.Desired) {
+// Applied records that a desired set was applied. Call Toggle with its changes first.
+func (m *Machine) Applied(d wire.Desired) {
 	m.gen = d.Gen
 	m.due = true // the root keeps its reservations until the generation is reported
 	if m.wanted != d.Digest {
-		m.helloSoon(0) // a change was lost: request the whole set
+		m.helloIfDue(0) // a change was lost: request the whole set
 	}
 }
 
@@ -137,8 +137,8 @@ func (m *Machine) Toggle(wanted, known api.Digest) {
 	m.wanted, m.known = m.wanted^wanted, m.known^known
 }
 
-// Show schedules a report of an instance.
-func (m *Machine) Show(id api.InstanceID) {
+// MarkChanged schedules a report of an instance.
+func (m *Machine) MarkChanged(id api.InstanceID) {
 	m.dirty[id], m.fresh = 0, true
 	delete(m.gone, id)
 }
@@ -152,26 +152,26 @@ func (m *Machine) Removed(o api.Observed) {
 // Due sends a report at the end of the step.
 func (m *Machine) Due() { m.due = true }
 
-// The time from a change of Room to its report.
+// The time from a change of Totals to its report.
 const (
-	gather     = 250 * time.Millisecond // for a large change; changes within this time share a report
-	gatherMore = 2 * time.Second        // for a small change
-	little     = 0.05                   // fraction of the capacity above which a change is large
-	maxIdle    = 30 * time.Second       // maximum interval of reports; a third of Machine.dead if that is less
+	largeDelay  = 250 * time.Millisecond // for a large change; changes within this time share a report
+	smallDelay  = 2 * time.Second        // for a small change
+	largeChange = 0.05                   // fraction of the capacity above which a change is large
+	maxIdle     = 30 * time.Second       // maximum interval of reports; a third of Machine.dead if that is less
 )
 
-// RoomChanged schedules a report of Room. With large, the report is sent soon even if the
+// TotalsChanged schedules a report of Totals. With large, the report is sent soon even if the
 // amounts changed little.
-func (m *Machine) RoomChanged(r Room, large bool) {
+func (m *Machine) TotalsChanged(r Totals, large bool) {
 	m.changes++
 	was, is, of := parts(m.reported.Free), parts(r.Free), parts(m.reported.Capacity)
 	for i := range is {
 		d := is[i] - was[i]
-		large = large || float64(max(d, -d)) > little*float64(of[i])
+		large = large || float64(max(d, -d)) > largeChange*float64(of[i])
 	}
-	wait := gatherMore
+	wait := smallDelay
 	if large {
-		wait = gather
+		wait = largeDelay
 	}
 	m.fx.Timers.SetEarlier(reportKey, m.fx.Now.Add(wait))
 }
@@ -201,7 +201,7 @@ func (m *Machine) Ack(a wire.ReportAck, keep func(api.InstanceID) bool) (ok bool
 		m.whole, m.due = true, true
 	}
 	if a.Gen > m.gen {
-		m.helloSoon(m.gen) // in case the stream does not deliver it
+		m.helloIfDue(m.gen) // in case the stream does not deliver it
 	}
 	return true
 }
@@ -229,7 +229,7 @@ type Facts struct {
 	Net       *wire.ClusterNet
 	NetNews   bool // Net has more than repeated digests
 	Aggregate api.Aggregate
-	Room      Room
+	Totals    Totals
 }
 
 // Send sends the report that Begin started. The aggregate must not be older than the
@@ -256,9 +256,9 @@ func (m *Machine) Send(f Facts) {
 		m.gone[id] = g
 		rep.Observed = append(rep.Observed, g.Observed)
 	}
-	rep.Notices = m.notices.carry(m.seq)
+	rep.Notices = m.notices.attach(m.seq)
 	m.scheduleNext(f.NetNews || len(rep.Observed)+len(rep.Notices) > 0)
-	m.reported, m.reportedAt = f.Room, m.changes
+	m.reported, m.reportedAt = f.Totals, m.changes
 	m.sent, m.sentAt, m.due, m.whole, m.fresh = m.seq, m.fx.Now, false, false, false
 	m.fx.ToRoot(rep)
 }

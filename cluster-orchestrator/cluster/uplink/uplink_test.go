@@ -29,7 +29,7 @@ type rig struct {
 	m       *Machine
 	now     time.Time
 	seen    map[api.InstanceID]api.Observed
-	room    Room
+	room    Totals
 	net     *wire.ClusterNet
 	hellos  []wire.Hello  // of the last call
 	reports []wire.Report // of the last call
@@ -56,7 +56,7 @@ func (r *rig) do(call func()) {
 		r.m.Due()
 	}
 	if _, whole, ok := r.m.Begin(false); ok {
-		f := Facts{Room: r.room, Net: r.net, Observe: func(id api.InstanceID) (api.Observed, bool) { o, ok := r.seen[id]; return o, ok }}
+		f := Facts{Totals: r.room, Net: r.net, Observe: func(id api.InstanceID) (api.Observed, bool) { o, ok := r.seen[id]; return o, ok }}
 		for id := range r.seen {
 			if whole {
 				f.All = append(f.All, id)
@@ -118,12 +118,12 @@ func TestChangeIsReportedUntilAcknowledged(t *testing.T) {
 	r := newRig(t, Offer{})
 	r.quiet()
 	r.seen[web] = api.Observed{Instance: web, State: api.Running}
-	r.do(func() { r.m.Show(web) })
+	r.do(func() { r.m.MarkChanged(web) })
 	if len(r.reports) != 1 || len(r.reports[0].Observed) != 1 {
 		t.Fatalf("a change is reported as %+v, want it at once", r.reports)
 	}
 	first := r.reports[0].Seq
-	r.do(func() { r.m.Show(web) })
+	r.do(func() { r.m.MarkChanged(web) })
 	if len(r.reports) != 0 {
 		t.Errorf("a second report is sent before the answer to the first: %+v", r.reports)
 	}
@@ -174,7 +174,7 @@ func TestTheStreamResumesFromTheAppliedGeneration(t *testing.T) {
 			if ok = r.m.Accept(d); ok {
 				wanted, _ := r.m.Digests()
 				r.m.Toggle(wanted^digest, 0)
-				r.m.Taken(d)
+				r.m.Applied(d)
 			}
 		})
 		return ok
@@ -211,17 +211,17 @@ func TestReportsBecomeRareWithoutNews(t *testing.T) {
 	if last != time.Minute/3 { // a third of the root's dead time
 		t.Errorf("at last they come every %s, want 20s", last)
 	}
-	// A large change of Room is reported soon, a small one later.
-	r.room = Room{Capacity: api.Resources{MilliCPU: 1000}, Free: api.Resources{MilliCPU: 1000}}
-	r.do(func() { r.m.RoomChanged(r.room, false) })
-	if _, after := r.next(time.Minute); after != gather {
-		t.Errorf("a large change is reported after %s, want %s", after, gather)
+	// A large change of Totals is reported soon, a small one later.
+	r.room = Totals{Capacity: api.Resources{MilliCPU: 1000}, Free: api.Resources{MilliCPU: 1000}}
+	r.do(func() { r.m.TotalsChanged(r.room, false) })
+	if _, after := r.next(time.Minute); after != largeDelay {
+		t.Errorf("a large change is reported after %s, want %s", after, largeDelay)
 	}
 	r.ack(r.m.seq)
 	r.room.Free.MilliCPU -= 10
-	r.do(func() { r.m.RoomChanged(r.room, false) })
-	if _, after := r.next(time.Minute); after != gatherMore {
-		t.Errorf("a small change is reported after %s, want %s", after, gatherMore)
+	r.do(func() { r.m.TotalsChanged(r.room, false) })
+	if _, after := r.next(time.Minute); after != smallDelay {
+		t.Errorf("a small change is reported after %s, want %s", after, smallDelay)
 	}
 }
 
@@ -284,7 +284,7 @@ func supply(free ...int64) Supply {
 		capacity, left := api.Resources{MilliCPU: 4000, MemoryMB: 4100}, api.Resources{MilliCPU: f, MemoryMB: 4100}
 		s.Candidates = append(s.Candidates, sched.Candidate{
 			ID: fmt.Sprintf("n%d", i), Level: sched.Nodes, Capacity: capacity, Free: left, Geo: &api.Geo{Lat: 48.1 + float64(i), Lon: 11.6},
-			Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Network: i > 0, Areas: []string{"de"}, Free: left, Largest: left}},
+			Slots: []sched.Slot{{Runtimes: []string{"container"}, Arch: "amd64", Network: i > 0, Areas: []string{"de"}, Free: left, Largest: left}},
 		})
 		s.Capacity = s.Capacity.Plus(capacity)
 		s.Left = s.Left.Plus(left)
@@ -299,7 +299,7 @@ func TestTheOfferLimitsTheReportedDetail(t *testing.T) {
 	if full.Nodes != 3 || *full.Overlay != 2 || full.Free.MilliCPU != 8000 || full.Largest.MilliCPU != 4000 || len(full.Slots) != 2 || len(full.Hull) == 0 {
 		t.Errorf("in full %+v", full)
 	}
-	if a := (Offer{Detail: DetailSlots}).aggregate(s); a.Hull != nil || a.Slots[0].Areas[0] != sched.Untold || a.Unplaced != 3 {
+	if a := (Offer{Detail: DetailSlots}).aggregate(s); a.Hull != nil || a.Slots[0].Areas[0] != sched.Unreported || a.Unplaced != 3 {
 		t.Errorf("by slots %+v, want no place of any node", a)
 	}
 	if a := (Offer{Detail: DetailSums}).aggregate(s); a.Hull != nil || len(a.Slots) > 0 || a.StdDev != (api.Resources{}) || a.Free.MilliCPU != 8000 {
@@ -320,8 +320,8 @@ func TestTheOfferLimitsTheReportedDetail(t *testing.T) {
 // operators who do not report kinds.
 func TestAggregateReportsFeatures(t *testing.T) {
 	s := supply(1000, 1000, 1000)
-	s.Candidates[1].Rooms[0].Features = []string{"health", "health_command"}
-	s.Candidates[2].Rooms[0].Features = []string{"health"}
+	s.Candidates[1].Slots[0].Features = []string{"health", "health_command"}
+	s.Candidates[2].Slots[0].Features = []string{"health"}
 	a := Offer{}.aggregate(s)
 	var slots []string
 	for _, k := range a.Slots {
@@ -340,7 +340,7 @@ func TestAggregateReportsFeatures(t *testing.T) {
 func TestKindsOfNodesInAnAggregateAreBounded(t *testing.T) {
 	s := supply(make([]int64, 2*maxSlots)...)
 	for i := range s.Candidates {
-		s.Candidates[i].Rooms[0].Areas = []string{fmt.Sprint("area", i)}
+		s.Candidates[i].Slots[0].Areas = []string{fmt.Sprint("area", i)}
 	}
 	a := Offer{}.aggregate(s)
 	nodes := 0
@@ -360,7 +360,7 @@ func TestAggregateAgreesWithASimpleTwin(t *testing.T) {
 		var cands []sched.Candidate
 		for range rng.IntN(20) {
 			r := api.Resources{MilliCPU: int64(rng.IntN(64_000)) - 1000, MemoryMB: int64(rng.IntN(100_000))}
-			cand := sched.Candidate{ID: fmt.Sprint(len(cands)), Free: r, Capacity: r, Rooms: []sched.Room{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}}}
+			cand := sched.Candidate{ID: fmt.Sprint(len(cands)), Free: r, Capacity: r, Slots: []sched.Slot{{Runtimes: []string{"container"}, Arch: "amd64", Free: r, Largest: r}}}
 			if rng.IntN(4) == 0 {
 				cand.Out = "cordoned"
 			} else {

@@ -42,7 +42,7 @@ type Registry struct {
 type Resting struct {
 	Service api.ServiceID `json:"service"`
 	Until   time.Time     `json:"until"`
-	Quoted  bool          `json:"quoted,omitempty"` // a cluster claims it; it does not count for the tenant
+	Claimed bool          `json:"quoted,omitempty"` // a cluster claims it; it does not count for the tenant
 }
 
 // New returns the registry of a range. limit is the maximum of addresses for a topmost tenant with
@@ -73,13 +73,13 @@ func (g *Registry) removeOwner(a netip.Addr) {
 func (g *Registry) startRest(r Resting, a netip.Addr) {
 	g.resting[a] = r
 	g.ends.Set(a, r.Until)
-	if !r.Quoted {
+	if !r.Claimed {
 		g.count(r.Service, +1)
 	}
 }
 
 func (g *Registry) endRest(a netip.Addr) (r Resting, rested bool) {
-	if r, rested = g.resting[a]; rested && !r.Quoted {
+	if r, rested = g.resting[a]; rested && !r.Claimed {
 		g.count(r.Service, -1)
 	}
 	delete(g.resting, a)
@@ -107,7 +107,7 @@ func (g *Registry) full(id api.ServiceID) bool {
 func (g *Registry) limitError(id api.ServiceID) error {
 	t, rest := topTenant(id), 0
 	for _, r := range g.resting {
-		if !r.Quoted && topTenant(r.Service) == t {
+		if !r.Claimed && topTenant(r.Service) == t {
 			rest++
 		}
 	}
@@ -125,9 +125,9 @@ func (g *Registry) Owner(a netip.Addr) api.ServiceID { return g.owners[a] }
 // Free returns how many addresses have no owner and do not rest.
 func (g *Registry) Free(now time.Time) int { return g.pool.Free(now) }
 
-// Mark restores the addresses of a service after a restart. It returns those that no other service
+// Restore restores the addresses of a service after a restart. It returns those that no other service
 // has.
-func (g *Registry) Mark(id api.ServiceID, have api.ServiceAddresses) api.ServiceAddresses {
+func (g *Registry) Restore(id api.ServiceID, have api.ServiceAddresses) api.ServiceAddresses {
 	mark := func(a netip.Addr) netip.Addr {
 		if !a.IsValid() || g.owners[a] != "" && g.owners[a] != id {
 			return netip.Addr{}
@@ -280,7 +280,7 @@ const tries = 8
 // clients with the old address stay within the tenant. An address that a cluster claims may still
 // be in use.
 func (r Resting) mayReuse(now time.Time, id api.ServiceID, chosen bool) bool {
-	return !r.Until.After(now) || r.Service == id || chosen && !r.Quoted && r.Service.Tenant() == id.Tenant()
+	return !r.Until.After(now) || r.Service == id || chosen && !r.Claimed && r.Service.Tenant() == id.Tenant()
 }
 
 // take assigns one address to a service. It takes a resting one if mayReuse allows it.
@@ -292,7 +292,7 @@ func (g *Registry) take(now time.Time, id api.ServiceID, a netip.Addr, p *Plan, 
 		if !r.mayReuse(now, id, chosen) {
 			return api.ErrConflict
 		}
-		if (r.Quoted || topTenant(r.Service) != topTenant(id)) && g.full(id) { // it would count towards the limit from now on
+		if (r.Claimed || topTenant(r.Service) != topTenant(id)) && g.full(id) { // it would count towards the limit from now on
 			return api.ErrConflict
 		}
 		g.endRest(a)
@@ -341,9 +341,9 @@ func (g *Registry) Undo(p Plan) {
 	}
 }
 
-// Gives reports whether the plan takes an address that the service did not have and that does not
+// TakesNew reports whether the plan takes an address that the service did not have and that does not
 // rest for it.
-func (p Plan) Gives(now time.Time, id api.ServiceID) bool {
+func (p Plan) TakesNew(now time.Time, id api.ServiceID) bool {
 	return slices.ContainsFunc(p.taken, func(a netip.Addr) bool {
 		r, reused := p.reused[a]
 		return !reused || r.Service != id || !r.Until.After(now)
@@ -405,7 +405,7 @@ func (g *Registry) Claim(by api.ClusterID, used []wire.ServiceAddress, until tim
 		}
 		if owner != "" {
 			disputed = append(disputed, u)
-		} else if rests := g.Rest(Resting{Service: u.Service, Until: until, Quoted: true}, []netip.Addr{u.Address}); len(rests) > 0 {
+		} else if rests := g.Rest(Resting{Service: u.Service, Until: until, Claimed: true}, []netip.Addr{u.Address}); len(rests) > 0 {
 			resting = append(resting, u.Address)
 		} else {
 			continue // it already rests, or is outside the range

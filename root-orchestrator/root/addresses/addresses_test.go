@@ -175,7 +175,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 				}
 				delete(have, id)
 			case 6:
-				r := Resting{Service: id, Until: now.Add(Rest), Quoted: true}
+				r := Resting{Service: id, Until: now.Add(Rest), Claimed: true}
 				a := prefix.Addr().As4()
 				a[3] += byte(rapid.IntRange(1, 30).Draw(t, "quoted"))
 				if b.Owner(netip.AddrFrom4(a)) == "" {
@@ -191,7 +191,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 			case 5:
 				b, _ = New(prefix, most)
 				for id, a := range have {
-					if got := b.Mark(id, a); fmt.Sprint(got) != fmt.Sprint(a) {
+					if got := b.Restore(id, a); fmt.Sprint(got) != fmt.Sprint(a) {
 						t.Fatalf("%s is restored with %v, had %v", id, got, a)
 					}
 				}
@@ -215,7 +215,7 @@ func TestNoAddressIsEverTwoServices(t *testing.T) {
 			}
 			counted := len(taken)
 			for _, r := range rests {
-				if !r.Quoted {
+				if !r.Claimed {
 					counted++
 				}
 			}

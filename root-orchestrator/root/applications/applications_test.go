@@ -176,12 +176,12 @@ func TestASuccessfulTrialReplacesThePlacement(t *testing.T) {
 	m := newShop(1)
 	m.run()
 	id := web.Instance(0)
-	m.Try(id, "b", api.EpochOf(9, 0), 0.5)
+	m.StartTrial(id, "b", api.EpochOf(9, 0), 0.5)
 	in := m.Get(id)
 	if !in.TrialAt("b") || in.EpochAt("b") != api.EpochOf(9, 0) || in.EpochAt("a") == in.EpochAt("b") || len(in.Clusters()) != 2 {
 		t.Fatalf("with a second placement it is %+v", in)
 	}
-	m.TakeBack(id)
+	m.SetWithdrawn(id)
 	m.Promote(id, *in.Next)
 	if now := m.Get(id); now.Cluster != "b" || now.Epoch != api.EpochOf(9, 0) || now.Next != nil || len(now.Placements) != 2 {
 		t.Errorf("promoted it is %+v", now)
@@ -202,7 +202,7 @@ func TestADryRunDoesNotChangeTheOriginal(t *testing.T) {
 		d.CountMove(id)
 		d.AwaitStop(id, "a")
 		d.Stopped(id, "a")
-		d.TakeBack(id)
+		d.SetWithdrawn(id)
 		d.Update(id)
 		d.Assign(id, "b", 5, 1, false, false)
 	}

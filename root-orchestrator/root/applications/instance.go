@@ -30,7 +30,7 @@ type Instance struct {
 	ExitCode   *int                 `json:"exit_code,omitempty"`
 	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network
 	Leaving    bool                 `json:"leaving,omitempty"`
-	Offered    bool                 `json:"handed_back,omitempty"` // its cluster handed it back, or is silent
+	HandedBack bool                 `json:"handed_back,omitempty"` // its cluster handed it back, or is silent
 	Created    time.Time            `json:"created"`
 	Since      time.Time            `json:"since"`
 	Revision   api.Revision         `json:"revision"`
@@ -56,7 +56,7 @@ type Instance struct {
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
 
-	Displaces bool `json:"-"` // its last placement requires preemption
+	Preempts bool `json:"-"` // its last placement requires preemption
 }
 
 // Trial is a second placement of a running instance that moves. It is in its cluster's desired set
@@ -258,9 +258,9 @@ func (m *Machine) Become(id api.InstanceID, s api.State, r api.Reason, detail st
 // Assign records a new placement.
 func (m *Machine) Assign(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64, searched, displaces bool) {
 	in := m.instances[id]
-	in.State, in.Cluster, in.Epoch, in.Searched, in.Displaces = api.Requested, at, epoch, searched, displaces
+	in.State, in.Cluster, in.Epoch, in.Searched, in.Preempts = api.Requested, at, epoch, searched, displaces
 	in.Tries++
-	in.Offered = false
+	in.HandedBack = false
 	in.forgetObserved()
 	in.placed(m.wall, score)
 	if in.Vacating == at {
@@ -287,17 +287,17 @@ func (m *Machine) CountMove(id api.InstanceID) {
 	}
 }
 
-// TakeBack records that the instance was withdrawn from its cluster, for its present reason.
-func (m *Machine) TakeBack(id api.InstanceID) {
+// SetWithdrawn records that the instance was withdrawn from its cluster, for its present reason.
+func (m *Machine) SetWithdrawn(id api.InstanceID) {
 	in := m.instances[id]
 	if n := len(in.Placements); n > 0 {
 		in.Placements[n-1].Reason = in.Reason
 	}
-	in.Cluster, in.Offered = "", false
+	in.Cluster, in.HandedBack = "", false
 }
 
-// Try records a second placement of the instance.
-func (m *Machine) Try(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64) {
+// StartTrial records a second placement of the instance.
+func (m *Machine) StartTrial(id api.InstanceID, at api.ClusterID, epoch api.Epoch, score float64) {
 	in := m.instances[id]
 	in.Next = &Trial{Cluster: at, Epoch: epoch, At: m.wall, Score: score}
 	in.Tries++
@@ -346,8 +346,8 @@ func (m *Machine) SetValues(id api.InstanceID, refs []wire.ValueRef) bool {
 // SetReason sets the reason of the instance's state without an event.
 func (m *Machine) SetReason(id api.InstanceID, r api.Reason) { m.instances[id].Reason = r }
 
-// SetOffered records whether the instance's cluster wants it elsewhere or is silent.
-func (m *Machine) SetOffered(id api.InstanceID, yes bool) { m.instances[id].Offered = yes }
+// SetHandedBack records whether the instance's cluster wants it elsewhere or is silent.
+func (m *Machine) SetHandedBack(id api.InstanceID, yes bool) { m.instances[id].HandedBack = yes }
 
 // AddFail records that a cluster gave the instance up because it fails.
 func (m *Machine) AddFail(id api.InstanceID) { m.instances[id].Fails++ }
@@ -407,7 +407,7 @@ func (m *Machine) Leave(id api.InstanceID) bool {
 	in := m.instances[id]
 	first := !in.Leaving
 	if first {
-		in.Leaving, in.Offered = true, false
+		in.Leaving, in.HandedBack = true, false
 	}
 	return first
 }

@@ -38,7 +38,7 @@ func (m *Machine) Surplus(id api.ServiceID) ([]api.InstanceID, api.Reason) {
 	s := m.services[id]
 	live := s.live()
 	slices.SortFunc(live, func(a, b *Instance) int {
-		return cmp.Or(cmp.Compare(a.worth(), b.worth()), b.ID.Number()-a.ID.Number())
+		return cmp.Or(cmp.Compare(a.keepRank(), b.keepRank()), b.ID.Number()-a.ID.Number())
 	})
 	reason := api.ReasonScaledDown
 	if s.app == nil || s.app.Leaving {
@@ -51,7 +51,7 @@ func (m *Machine) Surplus(id api.ServiceID) ([]api.InstanceID, api.Reason) {
 	return out, reason
 }
 
-func (in *Instance) worth() int {
+func (in *Instance) keepRank() int {
 	switch in.State {
 	case api.Running:
 		return 2
@@ -102,7 +102,7 @@ func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
 	}
 	for _, in := range s.live() {
 		switch newest := in.SpecRev == s.app.SpecRevs[id]; {
-		case newest && in.settles():
+		case newest && in.undecided():
 			return nil
 		case !newest && in.State == api.Running:
 			out = append(out, in.ID)
@@ -111,9 +111,9 @@ func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
 	return out
 }
 
-// settles reports whether it is still open if the instance's SLA works. An instance that no cluster
+// undecided reports whether it is still open if the instance's SLA works. An instance that no cluster
 // can host does not count: it must not block the others.
-func (in *Instance) settles() bool {
+func (in *Instance) undecided() bool {
 	switch in.State {
 	case api.Running, api.Completed:
 		return false

@@ -189,7 +189,7 @@ func TestUnknownBandwidthIsASeparateKind(t *testing.T) {
 	m := newMachine(t, api.ClusterInfo{ID: "a"})
 	a := api.Aggregate{Nodes: 3, BandwidthUnknown: 3, Slots: []api.Slot{{Nodes: 3, BandwidthUnknown: 3}}}
 	m.Report(&wire.Report{Cluster: "a", Boot: 1, Seq: 1, Aggregate: a})
-	if rooms := m.Candidate("a").Rooms; len(rooms) != 1 || rooms[0].BandwidthUnknown != 3 {
+	if rooms := m.Candidate("a").Slots; len(rooms) != 1 || rooms[0].BandwidthUnknown != 3 {
 		t.Errorf("rooms %+v, want one with 3 nodes of unknown bandwidth", rooms)
 	}
 	a.BandwidthUnknown = 2

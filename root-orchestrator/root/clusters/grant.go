@@ -82,9 +82,9 @@ func (m *Machine) limit(cl *cluster, a api.Aggregate) (api.Aggregate, string) {
 			a.Overlay = new(min(*a.Overlay, a.Nodes))
 		}
 	}
-	a.Yields = slices.Clone(a.Yields)
-	for i := range a.Yields {
-		a.Yields[i].Free, a.Yields[i].Largest = limit(a.Yields[i].Free), limit(a.Yields[i].Largest)
+	a.Preemptible = slices.Clone(a.Preemptible)
+	for i := range a.Preemptible {
+		a.Preemptible[i].Free, a.Preemptible[i].Largest = limit(a.Preemptible[i].Free), limit(a.Preemptible[i].Largest)
 	}
 	a.Slots = slices.Clone(a.Slots)
 	for i := range a.Slots {

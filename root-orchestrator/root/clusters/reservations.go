@@ -92,14 +92,14 @@ func (t taken) left(of []api.SlotDevice) map[string]int {
 type Facts struct {
 	Live          bool
 	Free, Largest api.Resources
-	Yields        []api.Yield
+	Preemptible   []api.Preemptible
 	Kinds         uint64
 	Places        uint64
 }
 
 func (m *Machine) Facts(id api.ClusterID) Facts {
 	cl := m.clusters[id]
-	return Facts{cl.live(), cl.aggregate.Free, cl.aggregate.Largest, cl.aggregate.Yields, cl.kinds, cl.places}
+	return Facts{cl.live(), cl.aggregate.Free, cl.aggregate.Largest, cl.aggregate.Preemptible, cl.kinds, cl.places}
 }
 
 // Candidate returns the cluster as a candidate: its aggregate less the reservations.
@@ -109,7 +109,7 @@ func (m *Machine) Candidate(id api.ClusterID) sched.Candidate {
 	cand := sched.Candidate{
 		ID: string(id), Level: sched.Clusters, Out: cl.out(), Capacity: a.Capacity,
 		Grant: &sched.Grant{Owner: cl.record.Info.Tenant, Grant: cl.grant()},
-		Free:  a.Free.Minus(cl.reservations.sum), Rooms: cl.rooms(), Load: len(cl.desired.assigned) + cl.desired.others,
+		Free:  a.Free.Minus(cl.reservations.sum), Slots: cl.slots(), Load: len(cl.desired.assigned) + cl.desired.others,
 		Hull: a.Hull, Unplaced: a.Unplaced, Spread: a.StdDev, Nodes: a.Nodes,
 	}
 	if cl.heard {
@@ -137,14 +137,14 @@ func (cl *cluster) out() string {
 }
 
 var (
-	untold     = []string{sched.Untold}
-	anyDevices = map[string]int{sched.Untold: 1 << 20}
+	unreported = []string{sched.Unreported}
+	anyDevices = map[string]int{sched.Unreported: 1 << 20}
 )
 
-// rooms returns the cluster's kinds of nodes. If the cluster does not report them, which its
+// slots returns the cluster's kinds of nodes. If the cluster does not report them, which its
 // operator may choose, it counts as having every kind. It counts as having an overlay network only
 // if it reports nodes with one, or nothing about that.
-func (cl *cluster) rooms() []sched.Room {
+func (cl *cluster) slots() []sched.Slot {
 	a, reserved := &cl.aggregate, &cl.reservations
 	if len(a.Slots) == 0 && a.Nodes > 0 {
 		free := a.Free.Minus(reserved.sum)
@@ -152,22 +152,22 @@ func (cl *cluster) rooms() []sched.Room {
 		if caps := cl.grant().Caps.Devices; len(caps) > 0 {
 			devices = caps
 		}
-		return []sched.Room{{
-			Runtimes: untold, Arch: sched.Untold, Areas: untold, Addons: untold, Features: a.Features,
+		return []sched.Slot{{
+			Runtimes: unreported, Arch: sched.Unreported, Areas: unreported, Addons: unreported, Features: a.Features,
 			Privileged: !cl.grant().Caps.NoPrivileged, Network: a.Overlay == nil || *a.Overlay > 0,
 			Free: free, Largest: a.Largest.Min(free), Devices: devices, BandwidthUnknown: a.BandwidthUnknown,
 		}}
 	}
-	rooms := make([]sched.Room, 0, len(a.Slots))
+	slots := make([]sched.Slot, 0, len(a.Slots))
 	for i := range a.Slots {
 		s := &a.Slots[i]
 		taken := reserved.byRuntime[s.Runtime]
 		free := s.Free.Minus(taken.Resources)
-		rooms = append(rooms, sched.Room{
+		slots = append(slots, sched.Slot{
 			Runtimes: []string{s.Runtime}, Arch: s.Arch, Privileged: s.Privileged, Network: s.Network,
 			Areas: s.Areas, Addons: s.Addons, Features: s.Features, Free: free, Largest: s.Largest.Min(free), Devices: taken.left(s.Devices),
 			BandwidthUnknown: s.BandwidthUnknown,
 		})
 	}
-	return rooms
+	return slots
 }

@@ -63,7 +63,7 @@ func (m *Machine) Answered(in Instance, a sched.Answer) (d Decision, fault strin
 			continue
 		}
 		if _, fits := sched.PlaceBest(&req, []sched.Candidate{*cand}, m.cfg.Plugin, 0); fits {
-			return m.to(in, choice, false), ""
+			return m.placeOn(in, choice, false), ""
 		}
 	}
 	return m.choose(in), "" // no cluster in the answer fits any more

@@ -22,7 +22,7 @@ func (m *Machine) Decide(in Instance) (d Decision) {
 		return d
 	case in.Trial != "" || m.exchange.Open(in.ID):
 		return d // a decision is under way
-	case in.Vacating != "" || it.notUntil.After(m.now):
+	case in.Vacating != "" || it.pausedUntil.After(m.now):
 		m.waitInQueue(in)
 		return d
 	}
@@ -32,9 +32,9 @@ func (m *Machine) Decide(in Instance) (d Decision) {
 		return d
 	}
 	switch {
-	case m.isStuck(in):
-		m.search(in, m.stuck.search)
-		return m.wait(in, m.explainSearch(in, m.stuck.why))
+	case m.knownNoFit(in):
+		m.search(in, m.noFit.search)
+		return m.wait(in, m.explainSearch(in, m.noFit.why))
 	case m.cfg.Asks != "":
 		return m.ask(in)
 	}
@@ -46,21 +46,21 @@ func (m *Machine) choose(in Instance) Decision {
 	if !ok {
 		return m.preempt(in, &req)
 	}
-	return m.to(in, best, false)
+	return m.placeOn(in, best, false)
 }
 
-// to returns the decision to place an instance on a chosen cluster.
-func (m *Machine) to(in Instance, c sched.Choice, displaces bool) Decision {
+// placeOn returns the decision to place an instance on a chosen cluster.
+func (m *Machine) placeOn(in Instance, c sched.Choice, displaces bool) Decision {
 	id := api.ClusterID(c.ID)
 	if g := m.Candidate(id).Grant; g != nil && !g.Admits(g.Owner, in.ID.Tenant()) {
 		// The filters already exclude such a cluster. This is a second check.
 		return m.wait(in, fmt.Sprintf("cluster %s is not open to tenant %s", id, in.ID.Tenant()))
 	}
-	return Decision{Cluster: id, Score: c.Score, Displaces: displaces}
+	return Decision{Cluster: id, Score: c.Score, Preempts: displaces}
 }
 
-// wish returns the instance's request without regard to refusals.
-func (m *Machine) wish(in Instance) sched.Request {
+// baseRequest returns the instance's request without regard to refusals.
+func (m *Machine) baseRequest(in Instance) sched.Request {
 	s := m.of(in.ID)
 	req := sched.RequestFor(in.ID, in.Spec)
 	req.Peers = s.peers
@@ -68,9 +68,9 @@ func (m *Machine) wish(in Instance) sched.Request {
 	return req
 }
 
-// strict returns the instance's request with all its links binding.
-func (m *Machine) strict(in Instance) sched.Request {
-	req := m.wish(in)
+// strictRequest returns the instance's request with all its links binding.
+func (m *Machine) strictRequest(in Instance) sched.Request {
+	req := m.baseRequest(in)
 	req.Avoid = m.avoided(in, false)
 	if in.Reason == api.ReasonViolated {
 		// Ask for a tenth less than the SLA allows: an instance that moves because it was too far
@@ -86,9 +86,9 @@ func (m *Machine) strict(in Instance) sched.Request {
 // request returns the instance's request. Once its search is over, links may be violated.
 func (m *Machine) request(in Instance) sched.Request {
 	if !m.Late(in) {
-		return m.strict(in)
+		return m.strictRequest(in)
 	}
-	req := m.wish(in)
+	req := m.baseRequest(in)
 	req.Avoid = m.avoided(in, true)
 	return req.Loosest(true)
 }
@@ -97,8 +97,8 @@ func (m *Machine) request(in Instance) sched.Request {
 // one that has it. If late is set, links may be violated, and refusals from the time when they were
 // binding do not count.
 func (m *Machine) avoided(in Instance, late bool) (out []string) {
-	for _, id := range m.askedOf(in) {
-		if m.barred(in, id, late) {
+	for _, id := range m.refusingOrProbed(in) {
+		if m.refusalHolds(in, id, late) {
 			out = append(out, string(id))
 		}
 	}
@@ -121,12 +121,12 @@ func (m *Machine) find(in Instance) (req sched.Request, best sched.Choice, ok bo
 		best, ok = m.table.Best(r, m.plugin(in), in.seed())
 		return ok
 	}
-	req = m.strict(in)
+	req = m.strictRequest(in)
 	m.search(in, req.SearchTime())
 	if try(&req) || !m.Late(in) {
 		return req, best, ok
 	}
-	req = m.wish(in)
+	req = m.baseRequest(in)
 	req.Avoid = m.avoided(in, true)
 	req, _ = req.Relax(true, try)
 	return req, best, ok
@@ -138,7 +138,7 @@ func (m *Machine) fits(in Instance, cl api.ClusterID) bool {
 	cand := []sched.Candidate{*m.Candidate(cl)}
 	_, fits := sched.PlaceBest(&req, cand, m.cfg.Plugin, 0)
 	if !fits && !m.KeepsRunning(in) {
-		_, fits = m.preempts(in, &req, cand)
+		_, fits = m.bestWithPreemption(in, &req, cand)
 	}
 	return fits
 }
@@ -179,7 +179,7 @@ func (m *Machine) explainSearch(in Instance, why string) string {
 	if !m.searching(in) {
 		return why
 	}
-	return sched.Searching(m.clock.Real(m.instances[in.ID].until)) + "; " + why
+	return sched.SearchText(m.clock.Real(m.instances[in.ID].until)) + "; " + why
 }
 
 // mayMove returns when an instance whose place violates its SLA may move: the zero time if now,
@@ -204,7 +204,7 @@ func (m *Machine) mayMove(in Instance) time.Time {
 func (m *Machine) waitInQueue(in Instance) {
 	it := m.instances[in.ID]
 	m.Wait(in)
-	next := it.notUntil
+	next := it.pausedUntil
 	for _, r := range it.refusals {
 		if r.until.After(m.now) && (next.IsZero() || !next.After(m.now) || r.until.Before(next)) {
 			next = r.until
@@ -227,13 +227,13 @@ func (m *Machine) wait(in Instance, why string) Decision {
 // waitExplained queues the instance because no cluster fits.
 func (m *Machine) waitExplained(in Instance, req *sched.Request) Decision {
 	why := noCluster(sched.Explain(m.table.Place(req, m.plugin(in), in.seed())))
-	m.noteStuck(in, why, req.SearchTime())
+	m.noteNoFit(in, why, req.SearchTime())
 	return m.wait(in, m.explainSearch(in, why))
 }
 
-// stuck records, for one step, that no cluster takes instances of a service, so that the step need
+// noFit records, for one step, that no cluster takes instances of a service, so that the step need
 // not examine each of them.
-type stuck struct {
+type noFit struct {
 	service api.ServiceID
 	rev     api.Revision
 	late    bool // the search is over
@@ -241,45 +241,45 @@ type stuck struct {
 	why     string
 }
 
-// noteStuck records that no cluster takes the instance, if that also holds for its siblings.
-func (m *Machine) noteStuck(in Instance, why string, search time.Duration) {
+// noteNoFit records that no cluster takes the instance, if that also holds for its siblings.
+func (m *Machine) noteNoFit(in Instance, why string, search time.Duration) {
 	own := in.Cluster != "" && !slices.ContainsFunc(m.refusedBy(in, in.Cluster), func(r refusal) bool { return r.holds(m.facts[in.Cluster], m.now) })
-	if m.common(in) != nil && len(m.instances[in.ID].refusals) == 0 && !own && in.Reason != api.ReasonViolated && !m.dryRun {
-		m.stuck = stuck{in.ID.Service(), in.SpecRev, m.Late(in), search, why}
+	if m.sharedRefusals(in) != nil && len(m.instances[in.ID].refusals) == 0 && !own && in.Reason != api.ReasonViolated && !m.dryRun {
+		m.noFit = noFit{in.ID.Service(), in.SpecRev, m.Late(in), search, why}
 	}
 }
 
-func (m *Machine) isStuck(in Instance) bool {
-	return m.stuck.service == in.ID.Service() && m.stuck.rev == in.SpecRev && m.stuck.late == m.Late(in)
+func (m *Machine) knownNoFit(in Instance) bool {
+	return m.noFit.service == in.ID.Service() && m.noFit.rev == in.SpecRev && m.noFit.late == m.Late(in)
 }
 
 // Preemption: an instance that no cluster can take is offered to a cluster that can evict less
 // urgent instances, if its operator allows that. The cluster's aggregate contains what would be
 // free then; the cluster chooses the instances.
 
-// yieldFor returns what preemption would free for an instance of an urgency, nil if nothing.
-func yieldFor(yields []api.Yield, urgency int) *api.Yield {
-	i := slices.IndexFunc(yields, func(y api.Yield) bool { return y.Urgency == urgency })
+// preemptibleFor returns what preemption would free for an instance of an urgency, nil if nothing.
+func preemptibleFor(yields []api.Preemptible, urgency int) *api.Preemptible {
+	i := slices.IndexFunc(yields, func(y api.Preemptible) bool { return y.Urgency == urgency })
 	if i < 0 {
 		return nil
 	}
 	return &yields[i]
 }
 
-// yielded returns the candidate as it would be after preemption, and whether preemption frees
+// withPreemption returns the candidate as it would be after preemption, and whether preemption frees
 // anything. Reservations of the root remain.
-func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, bool) {
+func (m *Machine) withPreemption(cand sched.Candidate, urgency int) (sched.Candidate, bool) {
 	f := m.facts[api.ClusterID(cand.ID)]
-	y := yieldFor(f.Yields, urgency)
+	y := preemptibleFor(f.Preemptible, urgency)
 	if y == nil {
 		return cand, false
 	}
 	more := y.Free.Minus(f.Free)
 	cand.Free = cand.Free.Plus(more)
-	cand.Rooms = slices.Clone(cand.Rooms)
-	for i := range cand.Rooms {
+	cand.Slots = slices.Clone(cand.Slots)
+	for i := range cand.Slots {
 		// The report does not say which kind of node preemption frees: it may be this one.
-		r := &cand.Rooms[i]
+		r := &cand.Slots[i]
 		r.Free = r.Free.Plus(more)
 		r.Largest = y.Largest.Min(r.Free)
 	}
@@ -290,24 +290,24 @@ func (m *Machine) yielded(cand sched.Candidate, urgency int) (sched.Candidate, b
 // queues it. A running instance is not moved by preemption.
 func (m *Machine) preempt(in Instance, req *sched.Request) Decision {
 	if !m.KeepsRunning(in) {
-		if best, ok := m.preempts(in, req, m.table.All()); ok {
-			return m.to(in, best, true)
+		if best, ok := m.bestWithPreemption(in, req, m.table.All()); ok {
+			return m.placeOn(in, best, true)
 		}
 	}
 	return m.waitExplained(in, req)
 }
 
-// preempts returns the best cluster with preemption. It excludes a cluster that refused until its
+// bestWithPreemption returns the best cluster with preemption. It excludes a cluster that refused until its
 // pause is over, even if the cluster has more free resources since: the cluster has already tried
 // which instances it can evict.
-func (m *Machine) preempts(in Instance, req *sched.Request, among []sched.Candidate) (sched.Choice, bool) {
+func (m *Machine) bestWithPreemption(in Instance, req *sched.Request, among []sched.Candidate) (sched.Choice, bool) {
 	var yielding []sched.Candidate
 	for i := range among {
 		id := api.ClusterID(among[i].ID)
-		if m.probed(in, id) || slices.ContainsFunc(m.refusedBy(in, id), func(r refusal) bool { return r.soon.After(m.now) }) {
+		if m.probedByOther(in, id) || slices.ContainsFunc(m.refusedBy(in, id), func(r refusal) bool { return r.earliest.After(m.now) }) {
 			continue
 		}
-		if cand, ok := m.yielded(among[i], req.Urgency); ok {
+		if cand, ok := m.withPreemption(among[i], req.Urgency); ok {
 			yielding = append(yielding, cand)
 		}
 	}

@@ -33,7 +33,7 @@ func (m *Machine) DryRun(services []api.ServiceID, instances iter.Seq[Instance],
 		it := m.instances[in.ID]
 		d.Add(in.ID)
 		n := d.instances[in.ID]
-		n.refusals, n.refused, n.notUntil, n.until = maps.Clone(it.refusals), it.refused, it.notUntil, it.until
+		n.refusals, n.refused, n.pausedUntil, n.until = maps.Clone(it.refusals), it.refused, it.pausedUntil, it.until
 		d.Locate(in)
 	}
 	return d
@@ -74,8 +74,8 @@ func (m *Machine) Headroom(in Instance) []string {
 	runtime := sched.RuntimeName(in.Spec.Virtualization)
 	var left api.Resources
 	devices := map[string]int{}
-	for _, r := range cand.Rooms {
-		if slices.Contains(r.Runtimes, runtime) || slices.Contains(r.Runtimes, sched.Untold) {
+	for _, r := range cand.Slots {
+		if slices.Contains(r.Runtimes, runtime) || slices.Contains(r.Runtimes, sched.Unreported) {
 			left = left.Max(r.Largest.Min(cand.Free))
 			for kind, n := range r.Devices {
 				devices[kind] = max(devices[kind], n)

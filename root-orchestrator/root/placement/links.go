@@ -156,7 +156,7 @@ func (m *Machine) bind(req *sched.Request, in Instance, s *service) {
 		case l.Service != "":
 			// If the service has no instances yet, the link is checked when that service is placed.
 			to := m.named(s, l)
-			if l.Way && slices.ContainsFunc(to, func(t *service) bool { return len(t.peers) > 0 }) {
+			if l.Relaxable && slices.ContainsFunc(to, func(t *service) bool { return len(t.peers) > 0 }) {
 				req.SearchFor(l.Convergence)
 			}
 			if at, all := positions(l, to); all {
@@ -183,7 +183,7 @@ func (m *Machine) bind(req *sched.Request, in Instance, s *service) {
 				continue
 			}
 			if b, ok := m.boundAt(r.link, at, []*service{t}); ok {
-				req.Bounds = append(req.Bounds, r.link.WantedBy(t.id, b))
+				req.Bounds = append(req.Bounds, r.link.Inbound(t.id, b))
 			}
 		}
 		if !k.antiAffinity {
@@ -224,7 +224,7 @@ func (m *Machine) areaBound(l sched.Link) (sched.Bound, bool) {
 	var there []*sched.Candidate
 	for i, all := 0, m.table.All(); i < len(all); i++ {
 		cand := &all[i]
-		if slices.ContainsFunc(cand.Rooms, func(r sched.Room) bool { return slices.Contains(r.Areas, sched.Untold) }) {
+		if slices.ContainsFunc(cand.Slots, func(r sched.Slot) bool { return slices.Contains(r.Areas, sched.Unreported) }) {
 			return sched.Bound{}, false // it may have nodes there
 		}
 		if !hasArea(cand, l.Area) {
@@ -242,7 +242,7 @@ func (m *Machine) areaBound(l sched.Link) (sched.Bound, bool) {
 }
 
 func hasArea(c *sched.Candidate, area string) bool {
-	return slices.ContainsFunc(c.Rooms, func(r sched.Room) bool { return slices.Contains(r.Areas, area) })
+	return slices.ContainsFunc(c.Slots, func(r sched.Slot) bool { return slices.Contains(r.Areas, area) })
 }
 
 // named returns the services that a link of s names.

@@ -28,23 +28,23 @@ type Config struct {
 
 // Instance has the values of an instance that decisions depend on. They are only read.
 type Instance struct {
-	ID       api.InstanceID
-	Spec     *api.Microservice
-	SpecRev  api.Revision
-	State    api.State
-	Reason   api.Reason
-	Cluster  api.ClusterID // "" if it has no place
-	Trial    api.ClusterID // the cluster of its second placement, which replaces the first once it runs
-	Epoch    api.Epoch
-	Tries    int
-	Fails    int
-	Leaving  bool
-	Offered  bool            // its cluster handed it back, or is silent
-	Searched bool            // its placement in Cluster may violate its links
-	Vacating api.ClusterID   // the cluster that must confirm the end of an exclusive placement first
-	Stopping []api.ClusterID // the clusters that have not confirmed the end of an exclusive placement
-	Moves    []time.Time     // times at which it moved because its place violated its SLA
-	Position *api.Position
+	ID         api.InstanceID
+	Spec       *api.Microservice
+	SpecRev    api.Revision
+	State      api.State
+	Reason     api.Reason
+	Cluster    api.ClusterID // "" if it has no place
+	Trial      api.ClusterID // the cluster of its second placement, which replaces the first once it runs
+	Epoch      api.Epoch
+	Tries      int
+	Fails      int
+	Leaving    bool
+	HandedBack bool            // its cluster handed it back, or is silent
+	Searched   bool            // its placement in Cluster may violate its links
+	Vacating   api.ClusterID   // the cluster that must confirm the end of an exclusive placement first
+	Stopping   []api.ClusterID // the clusters that have not confirmed the end of an exclusive placement
+	Moves      []time.Time     // times at which it moved because its place violated its SLA
+	Position   *api.Position
 }
 
 func (in *Instance) ended() bool { return api.Ended(in.State, in.Reason) }
@@ -55,7 +55,7 @@ func (in *Instance) seed() uint64 { return sched.SeedOf(in.ID, in.Epoch, in.Trie
 type Facts struct {
 	Live          bool // it has reported, and is not silent
 	Free, Largest api.Resources
-	Yields        []api.Yield
+	Preemptible   []api.Preemptible
 	Kinds         uint64 // counts the changes of its kinds of nodes
 	Places        uint64 // counts the changes of its nodes' positions
 }
@@ -70,9 +70,9 @@ type Service struct {
 // Decision is the decision about an instance. If Cluster and Ask are both unset, the instance waits
 // or needs no place.
 type Decision struct {
-	Cluster   api.ClusterID // where the instance is placed
-	Score     float64
-	Displaces bool // the cluster has to evict less urgent instances
+	Cluster  api.ClusterID // where the instance is placed
+	Score    float64
+	Preempts bool // the cluster has to evict less urgent instances
 
 	Ask *sched.Ask // the question for the external scheduler; the core sets its Key and calls Asked
 
@@ -101,7 +101,7 @@ type Machine struct {
 	waiting   extsched.Queue
 	exchange  *extsched.Exchange // with the external scheduler
 	timers    step.Timers[Due]
-	stuck     stuck                  // the finding of this step
+	noFit     noFit                  // the finding of this step
 	retry     map[api.ClusterID]bool // clusters that may take more than before without a report
 
 	outdated map[api.ServiceID]bool // services whose targets have to be compared with what was sent
@@ -123,14 +123,14 @@ type service struct {
 }
 
 type instance struct {
-	refusals map[api.ClusterID]refusal // those that apply to this instance only
-	refused  int                       // refusals in a row
-	notUntil time.Time                 // it is offered to no cluster before
-	until    time.Time                 // end of the search for a place that meets its links; zero: no search
-	skipped  time.Duration             // the rest of its search that a dry run skipped
+	refusals    map[api.ClusterID]refusal // those that apply to this instance only
+	refused     int                       // refusals in a row
+	pausedUntil time.Time                 // it is offered to no cluster before
+	until       time.Time                 // end of the search for a place that meets its links; zero: no search
+	skipped     time.Duration             // the rest of its search that a dry run skipped
 
-	spot   *spot         // its position among its service's places; nil: not known
-	spotIn api.ClusterID // the cluster that it is counted for; "": it is not counted
+	spot      *spot         // its position among its service's places; nil: not known
+	countedIn api.ClusterID // the cluster that it is counted for; "": it is not counted
 }
 
 // DueKind is the purpose of a timer.
@@ -168,7 +168,7 @@ func New(cfg Config) *Machine {
 
 // Begin begins a step. now excludes pauses of the process, wall does not.
 func (m *Machine) Begin(clock step.Clock, now, wall time.Time) {
-	m.clock, m.now, m.wall, m.stuck = clock, now, wall, stuck{}
+	m.clock, m.now, m.wall, m.noFit = clock, now, wall, noFit{}
 }
 
 // Next returns when the next timer expires, or the zero time.
@@ -259,7 +259,7 @@ func (m *Machine) Remove(id api.InstanceID) {
 // Enlisted records that an instance was put into a cluster's desired set.
 func (m *Machine) Enlisted(in Instance, cl api.ClusterID) {
 	m.Count(in.ID, cl, 1)
-	m.offered(in, cl)
+	m.startProbe(in, cl)
 	m.PlacesChanged(in.ID.Service())
 }
 
@@ -267,7 +267,7 @@ func (m *Machine) Enlisted(in Instance, cl api.ClusterID) {
 // released a reservation.
 func (m *Machine) Withdrawn(in Instance, cl api.ClusterID, freed bool) {
 	m.PlacesChanged(in.ID.Service())
-	m.unasked(in, cl)
+	m.endProbe(in, cl)
 	if freed || m.of(in.ID).links.limitsClusters {
 		// No report shows these resources as new, or that a domain can take one more.
 		m.retry[cl] = true
@@ -311,16 +311,16 @@ func (m *Machine) StopWaiting(id api.InstanceID) {
 func (m *Machine) ForgetRefusals(id api.InstanceID) {
 	it := m.instances[id]
 	maps.DeleteFunc(it.refusals, func(_ api.ClusterID, r refusal) bool { return !r.violated })
-	it.refused, it.notUntil = 0, time.Time{}
+	it.refused, it.pausedUntil = 0, time.Time{}
 }
 
 // Updated records that an instance has a new SLA, in.Spec. If the instance had a place, it is
 // placed without a search, which could take it off its place.
 func (m *Machine) Updated(in Instance, hadPlace bool) {
 	it := m.instances[in.ID]
-	it.refusals, it.refused, it.notUntil = nil, 0, time.Time{}
+	it.refusals, it.refused, it.pausedUntil = nil, 0, time.Time{}
 	m.EndSearch(in.ID)
-	if req := m.wish(in); hadPlace && req.SearchTime() > 0 {
+	if req := m.baseRequest(in); hadPlace && req.SearchTime() > 0 {
 		it.until = m.now
 	}
 }
@@ -336,7 +336,7 @@ func (m *Machine) Admits(in Instance, cl api.ClusterID) bool {
 	if slices.ContainsFunc(m.doubts[in.ID], func(d Doubt) bool { return d.Cluster == cl }) {
 		return false
 	}
-	req := m.wish(in)
+	req := m.baseRequest(in)
 	req.Needs, req.Devices = api.Resources{}, nil
 	cand := *m.Candidate(cl)
 	cand.Out = ""

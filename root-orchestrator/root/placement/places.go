@@ -70,15 +70,15 @@ func (m *Machine) Locate(in Instance) bool {
 		at = ""
 	}
 	s := it.spot
-	if s != nil && at == it.spotIn && in.Position != nil && near(&s.found, in.Position) {
+	if s != nil && at == it.countedIn && in.Position != nil && near(&s.found, in.Position) {
 		s.Position = *in.Position
 		return false
 	}
-	if s == nil && at == it.spotIn && in.Position == nil {
+	if s == nil && at == it.countedIn && in.Position == nil {
 		return false
 	}
 	p.remove(it)
-	it.spot, it.spotIn = nil, at
+	it.spot, it.countedIn = nil, at
 	switch {
 	case at == "":
 	case in.Position == nil:
@@ -107,7 +107,7 @@ func (p *places) add(it *instance, at *api.Position) {
 		}
 	}
 	s.Position = *at
-	s.in[it.spotIn]++
+	s.in[it.countedIn]++
 	s.all++
 	it.spot = s
 }
@@ -115,16 +115,16 @@ func (p *places) add(it *instance, at *api.Position) {
 func (p *places) remove(it *instance) {
 	s := it.spot
 	switch {
-	case it.spotIn == "":
+	case it.countedIn == "":
 		return
 	case s == nil:
-		if p.unknown[it.spotIn]--; p.unknown[it.spotIn] <= 0 {
-			delete(p.unknown, it.spotIn)
+		if p.unknown[it.countedIn]--; p.unknown[it.countedIn] <= 0 {
+			delete(p.unknown, it.countedIn)
 		}
 		return
 	}
-	if s.in[it.spotIn]--; s.in[it.spotIn] <= 0 {
-		delete(s.in, it.spotIn)
+	if s.in[it.countedIn]--; s.in[it.countedIn] <= 0 {
+		delete(s.in, it.countedIn)
 	}
 	if s.all--; s.all > 0 {
 		return
@@ -287,9 +287,9 @@ func near(a, b *api.Position) bool {
 	return a.Coord == nil || !vivaldi.Moved(*b.Coord, *a.Coord, fraction)
 }
 
-// farther reports whether a cluster whose centre moved and whose radius grew may reach positions
+// reachesFarther reports whether a cluster whose centre moved and whose radius grew may reach positions
 // that it did not reach before, beyond the jitter of coordinates.
-func farther(was, is *api.Coordinate, grown time.Duration) bool {
+func reachesFarther(was, is *api.Coordinate, grown time.Duration) bool {
 	const jitter = time.Millisecond
 	return vivaldi.Distance(*was, *is)+grown > jitter
 }

@@ -51,11 +51,11 @@ func checkPlaces(t *testing.T, m *Machine, all map[api.InstanceID]Instance) {
 			it := m.instances[in.ID]
 			switch {
 			case in.Leaving || in.Cluster == "":
-				if it.spotIn != "" || it.spot != nil {
-					t.Fatalf("%s has no place and is counted in %q", in.ID, it.spotIn)
+				if it.countedIn != "" || it.spot != nil {
+					t.Fatalf("%s has no place and is counted in %q", in.ID, it.countedIn)
 				}
-			case it.spotIn != in.Cluster || (it.spot == nil) != (in.Position == nil):
-				t.Fatalf("%s is on %s at %v and is counted in %q at %v", in.ID, in.Cluster, in.Position, it.spotIn, it.spot)
+			case it.countedIn != in.Cluster || (it.spot == nil) != (in.Position == nil):
+				t.Fatalf("%s is on %s at %v and is counted in %q at %v", in.ID, in.Cluster, in.Position, it.countedIn, it.spot)
 			case it.spot == nil:
 				unknown[in.Cluster]++
 			default:

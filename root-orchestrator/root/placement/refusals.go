@@ -18,13 +18,13 @@ import (
 // refusal prevents the offer of an instance to a cluster until a pause is over or the cluster has
 // changed.
 type refusal struct {
-	soon     time.Time // end of the pause if the cluster's free resources have changed
-	until    time.Time // end of the pause
-	tries    int       // refusals in a row
-	violated bool      // the instance ran there and its SLA was violated: free resources do not help
-	room     bool      // freed resources may change the answer
-	place    bool      // other positions of nodes may change the answer
-	late     bool      // the cluster was allowed to violate the instance's links
+	earliest      time.Time // end of the pause if the cluster's free resources have changed
+	until         time.Time // end of the pause
+	tries         int       // refusals in a row
+	violated      bool      // the instance ran there and its SLA was violated: free resources do not help
+	capacityHelps bool      // freed resources may change the answer
+	positionsHelp bool      // other positions of nodes may change the answer
+	late          bool      // the cluster was allowed to violate the instance's links
 
 	// The cluster's Facts when it refused.
 	free, largest api.Resources
@@ -48,27 +48,27 @@ const (
 	failPauseMax = 10 * time.Minute
 )
 
-// eased reports whether the cluster has changed so that it may accept the instance now.
-func (r *refusal) eased(f Facts) bool {
+// mayAcceptNow reports whether the cluster has changed so that it may accept the instance now.
+func (r *refusal) mayAcceptNow(f Facts) bool {
 	switch {
 	case r.violated:
 		return false
-	case r.kinds != f.Kinds, r.place && r.places != f.Places:
+	case r.kinds != f.Kinds, r.positionsHelp && r.places != f.Places:
 		return true
 	}
-	return r.room && !f.Largest.Fits(r.largest)
+	return r.capacityHelps && !f.Largest.Fits(r.largest)
 }
 
-// end returns when the cluster is asked again if it does not change any more.
-func (r *refusal) end(f Facts) time.Time {
-	if r.room && (f.Free != r.free || f.Largest != r.largest) {
-		return r.soon
+// retryAt returns when the cluster is asked again if it does not change any more.
+func (r *refusal) retryAt(f Facts) time.Time {
+	if r.capacityHelps && (f.Free != r.free || f.Largest != r.largest) {
+		return r.earliest
 	}
 	return r.until
 }
 
 func (r *refusal) holds(f Facts, now time.Time) bool {
-	return !r.eased(f) && r.end(f).After(now)
+	return !r.mayAcceptNow(f) && r.retryAt(f).After(now)
 }
 
 // staticConstraints do not depend on other instances.
@@ -78,17 +78,17 @@ var staticConstraints = []string{
 	sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency,
 }
 
-// causes returns what may change a refusal: freed resources (room) or other positions of nodes
-// (place). For a refusal without causes, both may.
-func causes(why *api.Explanation) (room, place bool) {
+// refusalCauses returns what may change a refusal: freed resources, or other positions of nodes. For
+// a refusal without causes, both may.
+func refusalCauses(why *api.Explanation) (capacity, positions bool) {
 	if why == nil || len(why.Causes) == 0 {
 		return true, true
 	}
 	for _, c := range why.Causes {
-		room = room || !slices.Contains(staticConstraints, c.Constraint)
-		place = place || slices.Contains([]string{sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency}, c.Constraint)
+		capacity = capacity || !slices.Contains(staticConstraints, c.Constraint)
+		positions = positions || slices.Contains([]string{sched.ConstraintArea, sched.ConstraintGeo, sched.ConstraintLatency}, c.Constraint)
 	}
-	return room, place
+	return capacity, positions
 }
 
 // refusals are shared by all instances of a service with its newest SLA. After the first refusal by
@@ -100,8 +100,8 @@ type refusals struct {
 	probes   map[api.ClusterID]api.InstanceID // the instance that asks on behalf of all
 }
 
-// common returns the refusals that the instance shares, nil if its SLA is not the newest.
-func (m *Machine) common(in Instance) *refusals {
+// sharedRefusals returns the refusals that the instance shares, nil if its SLA is not the newest.
+func (m *Machine) sharedRefusals(in Instance) *refusals {
 	s := m.services[in.ID.Service()]
 	if s == nil || s.spec == nil || s.rev != in.SpecRev {
 		return nil
@@ -119,7 +119,7 @@ func (m *Machine) refusedBy(in Instance, id api.ClusterID) (out []refusal) {
 	if r, ok := m.instances[in.ID].refusals[id]; ok {
 		out = append(out, r)
 	}
-	if all := m.common(in); all != nil {
+	if all := m.sharedRefusals(in); all != nil {
 		if r, ok := all.by[id]; ok {
 			out = append(out, r)
 		}
@@ -127,24 +127,24 @@ func (m *Machine) refusedBy(in Instance, id api.ClusterID) (out []refusal) {
 	return out
 }
 
-// barred reports whether the instance must not be offered to the cluster now. late says that the
+// refusalHolds reports whether the instance must not be offered to the cluster now. late says that the
 // cluster may violate the instance's links.
-func (m *Machine) barred(in Instance, id api.ClusterID, late bool) bool {
+func (m *Machine) refusalHolds(in Instance, id api.ClusterID, late bool) bool {
 	for _, r := range m.refusedBy(in, id) {
 		if r.holds(m.facts[id], m.now) && (r.late || r.violated || !late) {
 			return true
 		}
 	}
-	return m.probed(in, id)
+	return m.probedByOther(in, id)
 }
 
-// askedOf returns the clusters that refused the instance or that a probe asks, sorted by id.
-func (m *Machine) askedOf(in Instance) []api.ClusterID {
+// refusingOrProbed returns the clusters that refused the instance or that a probe asks, sorted by id.
+func (m *Machine) refusingOrProbed(in Instance) []api.ClusterID {
 	ids := map[api.ClusterID]bool{}
 	for id := range m.instances[in.ID].refusals {
 		ids[id] = true
 	}
-	if all := m.common(in); all != nil {
+	if all := m.sharedRefusals(in); all != nil {
 		for id := range all.by {
 			ids[id] = true
 		}
@@ -160,12 +160,12 @@ func (m *Machine) askedOf(in Instance) []api.ClusterID {
 func (m *Machine) Refused(in Instance, cl api.ClusterID, o api.Observed) {
 	it := m.instances[in.ID]
 	trial := in.Trial == cl
-	if trial || !in.Offered {
+	if trial || !in.HandedBack {
 		it.refused++
 	}
 	m.refuse(in, cl, o)
-	if o.Reason == api.ReasonTooManyFails && !trial && !in.Offered && in.Fails > 0 {
-		it.notUntil = m.now.Add(min(failPause<<min(in.Fails-1, 10), failPauseMax))
+	if o.Reason == api.ReasonTooManyFails && !trial && !in.HandedBack && in.Fails > 0 {
+		it.pausedUntil = m.now.Add(min(failPause<<min(in.Fails-1, 10), failPauseMax))
 	}
 }
 
@@ -176,12 +176,12 @@ func (m *Machine) refuse(in Instance, id api.ClusterID, o api.Observed) {
 		free: f.Free, largest: f.Largest, kinds: f.Kinds, places: f.Places,
 		late: in.Searched && in.Trial != id,
 	}
-	r.room, r.place = causes(o.Why)
+	r.capacityHelps, r.positionsHelp = refusalCauses(o.Why)
 	longest := m.cfg.RetryMax
 	if o.Why != nil {
 		r.why.Answer, longest = *o.Why, max(longest, longestPause)
 	}
-	all := m.common(in)
+	all := m.sharedRefusals(in)
 	if r.violated || o.Reason == api.ReasonTooManyFails || all == nil {
 		r.tries = it.refused
 		m.pause(&r, m.cfg.RetryMax)
@@ -195,14 +195,14 @@ func (m *Machine) refuse(in Instance, id api.ClusterID, o api.Observed) {
 	if again && all.probes[id] != in.ID && old.holds(f, m.now) {
 		return // this offer was made before the earlier refusal
 	}
-	if r.tries = 1; again && !old.eased(f) {
+	if r.tries = 1; again && !old.mayAcceptNow(f) {
 		r.tries += old.tries
 	}
 	m.pause(&r, longest)
 	all.by[id] = r
 	delete(all.accepted, id)
 	delete(all.probes, id)
-	m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: id}, r.soon)
+	m.timers.Set(Due{Kind: DueProbe, Service: in.ID.Service(), Cluster: id}, r.earliest)
 }
 
 // pause sets how long the refusal holds. The pause doubles with each try up to longest.
@@ -211,15 +211,15 @@ func (m *Machine) pause(r *refusal, longest time.Duration) {
 	if r.violated {
 		p = violatedPause
 	}
-	r.soon, r.until = m.now.Add(p), m.now.Add(p)
-	if r.room && !r.violated {
-		r.soon = m.now.Add(min(p, m.cfg.RetryMax))
+	r.earliest, r.until = m.now.Add(p), m.now.Add(p)
+	if r.capacityHelps && !r.violated {
+		r.earliest = m.now.Add(min(p, m.cfg.RetryMax))
 	}
 }
 
-// offered makes the instance the cluster's probe, if the cluster needs one.
-func (m *Machine) offered(in Instance, cl api.ClusterID) {
-	all := m.common(in)
+// startProbe makes the instance the cluster's probe, if the cluster needs one.
+func (m *Machine) startProbe(in Instance, cl api.ClusterID) {
+	all := m.sharedRefusals(in)
 	if all == nil || len(all.by) == 0 || all.accepted[cl] {
 		return
 	}
@@ -231,14 +231,14 @@ func (m *Machine) offered(in Instance, cl api.ClusterID) {
 // Accepted records that the cluster has a place for the instance, and may have places for its
 // siblings.
 func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
-	all := m.common(in)
+	all := m.sharedRefusals(in)
 	if all == nil {
 		return
 	}
 	by, probed := all.probes[cl]
 	if r, refused := all.by[cl]; refused && by != in.ID {
-		if in.Offered { // it was refused too; other instances were offered before the refusal
-			r.soon, r.until, r.tries = m.now, m.now, 0
+		if in.HandedBack { // it was refused too; other instances were offered before the refusal
+			r.earliest, r.until, r.tries = m.now, m.now, 0
 			all.by[cl] = r
 			m.retry[cl] = true
 		}
@@ -248,22 +248,22 @@ func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
 	delete(all.by, cl)
 	delete(all.probes, cl)
 	if probed {
-		m.stuck = stuck{}
+		m.noFit = noFit{}
 		m.retry[cl] = true
 	}
 }
 
-// unasked records that the instance, possibly the cluster's probe, was withdrawn.
-func (m *Machine) unasked(in Instance, cl api.ClusterID) {
-	if all := m.common(in); all != nil && all.probes[cl] == in.ID {
+// endProbe records that the instance, possibly the cluster's probe, was withdrawn.
+func (m *Machine) endProbe(in Instance, cl api.ClusterID) {
+	if all := m.sharedRefusals(in); all != nil && all.probes[cl] == in.ID {
 		delete(all.probes, cl)
 		m.retry[cl] = true
 	}
 }
 
-// probed reports whether another instance is the cluster's probe.
-func (m *Machine) probed(in Instance, cl api.ClusterID) bool {
-	all := m.common(in)
+// probedByOther reports whether another instance is the cluster's probe.
+func (m *Machine) probedByOther(in Instance, cl api.ClusterID) bool {
+	all := m.sharedRefusals(in)
 	if all == nil || m.dryRun {
 		return false
 	}
@@ -298,8 +298,8 @@ func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings it
 	for in := range siblings {
 		waits := m.Waits(in.ID)
 		settled = settled && (in.Leaving || in.State == api.Running || in.ended()) && !waits
-		if waits && in.Cluster != cl && !m.instances[in.ID].notUntil.After(m.now) && in.Vacating == "" &&
-			!m.barred(in, cl, m.Late(in)) && (!found || in.ID < next.ID) {
+		if waits && in.Cluster != cl && !m.instances[in.ID].pausedUntil.After(m.now) && in.Vacating == "" &&
+			!m.refusalHolds(in, cl, m.Late(in)) && (!found || in.ID < next.ID) {
 			next, found = in, true
 		}
 	}

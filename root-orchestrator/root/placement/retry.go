@@ -14,27 +14,27 @@ type Growth int
 
 // The kinds of growth.
 const (
-	NoGrowth Growth = iota
-	Moved           // its nodes have other positions and may meet other links
-	MoreRoom        // it has more resources, nodes or rights
+	NoGrowth         Growth = iota
+	PositionsChanged        // its nodes have other positions and may meet other links
+	MoreCapacity            // it has more resources, nodes or rights
 )
 
 // Snapshot is a cluster at a time, for Grown.
 type Snapshot struct {
-	candidate sched.Candidate
-	yields    []api.Yield
+	candidate   sched.Candidate
+	preemptible []api.Preemptible
 }
 
 func (m *Machine) Snapshot(id api.ClusterID) Snapshot {
-	return Snapshot{*m.Candidate(id), m.facts[id].Yields}
+	return Snapshot{*m.Candidate(id), m.facts[id].Preemptible}
 }
 
 // Grown compares a cluster with an earlier snapshot. replaced says that its nodes have changed.
 func (m *Machine) Grown(id api.ClusterID, was Snapshot, replaced bool) Growth {
 	is := m.Candidate(id)
 	how := growth(&was.candidate, is)
-	if is.Out == "" && (replaced || yieldsMore(was.yields, m.facts[id].Yields)) {
-		how = MoreRoom
+	if is.Out == "" && (replaced || preemptibleGrew(was.preemptible, m.facts[id].Preemptible)) {
+		how = MoreCapacity
 	}
 	return how
 }
@@ -50,39 +50,39 @@ func growth(was, is *sched.Candidate) Growth {
 	switch {
 	case is.Out != "":
 		return NoGrowth
-	case was.Out != "", !reflect.DeepEqual(was.Grant, is.Grant), len(is.Rooms) > len(was.Rooms), !is.Free.Fits(was.Free):
-		return MoreRoom
+	case was.Out != "", !reflect.DeepEqual(was.Grant, is.Grant), len(is.Slots) > len(was.Slots), !is.Free.Fits(was.Free):
+		return MoreCapacity
 	}
-	for i := range is.Rooms {
-		a, b := &was.Rooms[i], &is.Rooms[i]
+	for i := range is.Slots {
+		a, b := &was.Slots[i], &is.Slots[i]
 		if !b.Largest.Fits(a.Largest) || a.Arch != b.Arch || a.Privileged != b.Privileged || a.Network != b.Network ||
 			!slices.Equal(a.Runtimes, b.Runtimes) || !slices.Equal(a.Areas, b.Areas) || !slices.Equal(a.Addons, b.Addons) ||
 			!slices.Equal(a.Features, b.Features) {
-			return MoreRoom
+			return MoreCapacity
 		}
 		for kind, n := range b.Devices {
 			if n > a.Devices[kind] {
-				return MoreRoom
+				return MoreCapacity
 			}
 		}
 	}
 	if is.Unplaced > was.Unplaced || !slices.Equal(is.Hull, was.Hull) {
-		return Moved
+		return PositionsChanged
 	}
 	if is.Coord == nil || was.Coord == nil {
 		if is.Coord != was.Coord {
-			return Moved
+			return PositionsChanged
 		}
-	} else if farther(was.Coord, is.Coord, is.Radius-was.Radius) {
-		return Moved
+	} else if reachesFarther(was.Coord, is.Coord, is.Radius-was.Radius) {
+		return PositionsChanged
 	}
 	return NoGrowth
 }
 
-// yieldsMore reports whether preemption would free more than before for any urgency.
-func yieldsMore(was, is []api.Yield) bool {
-	return slices.ContainsFunc(is, func(y api.Yield) bool {
-		old := yieldFor(was, y.Urgency)
+// preemptibleGrew reports whether preemption would free more than before for any urgency.
+func preemptibleGrew(was, is []api.Preemptible) bool {
+	return slices.ContainsFunc(is, func(y api.Preemptible) bool {
+		old := preemptibleFor(was, y.Urgency)
 		return old == nil || !y.Free.Fits(old.Free) || !y.Largest.Fits(old.Largest)
 	})
 }
@@ -123,11 +123,11 @@ func (m *Machine) Retry(cl api.ClusterID, how Growth) (*Round, []api.InstanceID)
 // Offer decides about a waiting instance, if the cluster may take it.
 func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
 	k := sameRequest{in.ID.Service(), in.SpecRev, m.Late(in)}
-	if r.full[k] || in.Cluster == r.cluster || r.how == Moved && !bindsPlaces(in.Spec) || m.barred(in, r.cluster, k.late) {
+	if r.full[k] || in.Cluster == r.cluster || r.how == PositionsChanged && !bindsPlaces(in.Spec) || m.refusalHolds(in, r.cluster, k.late) {
 		return Decision{}, false
 	}
 	if m.fits(in, r.cluster) {
-		m.stuck = stuck{}
+		m.noFit = noFit{}
 		return m.Decide(in), true
 	}
 	r.full[k] = in.Reason != api.ReasonViolated // a violated instance requests more than its siblings

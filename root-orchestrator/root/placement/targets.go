@@ -62,12 +62,12 @@ func (m *Machine) targets(s *service, cl api.ClusterID) (out []api.Target) {
 func (m *Machine) centresIn(area string, but api.ClusterID) (at []api.Position) {
 	for _, id := range step.Keys(m.facts) {
 		c := m.Candidate(id)
-		if id == but || c.Coord == nil || c.Out != "" || len(c.Rooms) == 0 {
+		if id == but || c.Coord == nil || c.Out != "" || len(c.Slots) == 0 {
 			continue
 		}
 		whole := true
-		for i := range c.Rooms {
-			whole = whole && slices.Contains(c.Rooms[i].Areas, area)
+		for i := range c.Slots {
+			whole = whole && slices.Contains(c.Slots[i].Areas, area)
 		}
 		if whole {
 			at = append(at, api.Position{Coord: c.Coord})
@@ -134,7 +134,7 @@ func (m *Machine) Resend(id api.ServiceID) (map[api.ClusterID]bool, bool) {
 		m.timers.SetEarlier(Due{Kind: dueTell, Service: id}, at)
 		return nil, false
 	}
-	m.stuck = stuck{}
+	m.noFit = noFit{}
 	changed := map[api.ClusterID]bool{}
 	for _, host := range step.Keys(s.peers) {
 		cl := api.ClusterID(host)
@@ -159,7 +159,7 @@ func (m *Machine) Resend(id api.ServiceID) (map[api.ClusterID]bool, bool) {
 // SLA, so that the others need not be tried.
 func (m *Machine) StillWaits(id api.InstanceID) bool {
 	it := m.instances[id]
-	return m.Waits(id) && len(it.refusals) == 0 && !it.notUntil.After(m.now)
+	return m.Waits(id) && len(it.refusals) == 0 && !it.pausedUntil.After(m.now)
 }
 
 func targetsDiffer(a, b []api.Target) bool {

@@ -28,15 +28,15 @@ func (m *Machine) Explain(in Instance, w *api.Why, since time.Duration) {
 			next = at
 		}
 	}
-	for _, id := range m.askedOf(in) {
+	for _, id := range m.refusingOrProbed(in) {
 		for _, r := range m.refusedBy(in, id) {
-			if f := m.facts[id]; !r.eased(f) {
+			if f := m.facts[id]; !r.mayAcceptNow(f) {
 				w.Clusters = append(w.Clusters, r.why)
-				tryAt(r.end(f))
+				tryAt(r.retryAt(f))
 			}
 		}
 	}
-	tryAt(m.instances[in.ID].notUntil)
+	tryAt(m.instances[in.ID].pausedUntil)
 	if m.searching(in) {
 		w.SearchingUntil = m.clock.Real(m.instances[in.ID].until)
 	}
@@ -51,14 +51,14 @@ func (m *Machine) Explain(in Instance, w *api.Why, since time.Duration) {
 }
 
 // rank ranks the clusters for an instance. If the instance has a place, its own resources count as
-// free. If no cluster fits, it ranks the clusters after preemption, and yields is true.
-func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
-	req := m.wish(in)
+// free. If no cluster fits, it ranks the clusters after preemption, and preempting is true.
+func (m *Machine) rank(in Instance) (res sched.Result, preempting bool) {
+	req := m.baseRequest(in)
 	if m.Late(in) {
 		req = req.Loosest(true)
 	}
-	for _, id := range m.askedOf(in) {
-		if m.barred(in, id, m.Late(in)) && (id != in.Cluster || in.State == api.Requested) {
+	for _, id := range m.refusingOrProbed(in) {
+		if m.refusalHolds(in, id, m.Late(in)) && (id != in.Cluster || in.State == api.Requested) {
 			req.Avoid = append(req.Avoid, string(id))
 		}
 	}
@@ -76,7 +76,7 @@ func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
 		fits := all
 		all = slices.Clone(all)
 		for i := range all {
-			all[i], _ = m.yielded(all[i], req.Urgency)
+			all[i], _ = m.withPreemption(all[i], req.Urgency)
 		}
 		if other := place(&req); len(other.Ranked) > 0 {
 			return other, true
@@ -85,7 +85,7 @@ func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
 	}
 	if m.searching(in) {
 		loosest := req.Loosest(true)
-		res = sched.SaySearching(res, place(&loosest), m.clock.Real(m.instances[in.ID].until))
+		res = sched.AnnotateSearch(res, place(&loosest), m.clock.Real(m.instances[in.ID].until))
 	}
 	return res, false
 }
@@ -94,9 +94,9 @@ func (m *Machine) rank(in Instance) (res sched.Result, yields bool) {
 func without(cand sched.Candidate, v *api.Microservice) sched.Candidate {
 	needs := v.Needs()
 	cand.Free, cand.Load = cand.Free.Plus(needs), max(0, cand.Load-1)
-	cand.Rooms = slices.Clone(cand.Rooms)
-	for i := range cand.Rooms {
-		r := &cand.Rooms[i]
+	cand.Slots = slices.Clone(cand.Slots)
+	for i := range cand.Slots {
+		r := &cand.Slots[i]
 		r.Free, r.Largest = r.Free.Plus(needs), r.Largest.Plus(needs)
 		r.Devices = maps.Clone(r.Devices)
 		if r.Devices == nil {

@@ -35,7 +35,7 @@ func (b *breaker) allow(now time.Time) time.Duration {
 	return 0
 }
 
-func (b *breaker) record(now time.Time, ok bool) {
+func (b *breaker) note(now time.Time, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ok {

@@ -15,20 +15,20 @@ func TestBreaker(t *testing.T) {
 		}
 	}
 	for range maxFailures - 1 {
-		b.record(now, false)
+		b.note(now, false)
 	}
 	check("after few failures", 0)
-	b.record(now, false)
+	b.note(now, false)
 	check("after too many failures", minPause)
 	now = now.Add(minPause)
 	check("first question after the pause", 0)
 	check("second question after the pause", minPause)
-	b.record(now, false)
+	b.note(now, false)
 	check("after a failed retry", 2*minPause)
 	for range 20 {
-		b.record(now, false)
+		b.note(now, false)
 	}
 	check("after many failures", maxPause)
-	b.record(now, true)
+	b.note(now, true)
 	check("after a success", 0)
 }

@@ -104,7 +104,7 @@ func (s *Scheduler) rank(ctx context.Context, ask sched.Ask) ([]sched.Choice, er
 		return nil, fmt.Errorf("encode the question: %w", err)
 	}
 	ranked, err := s.exchange(ctx, ask.Key, body)
-	s.breaker.record(time.Now(), err == nil)
+	s.breaker.note(time.Now(), err == nil)
 	return ranked, err
 }
 

@@ -15,7 +15,7 @@ import (
 
 // Caps limit what one node reports. The zero Caps limit nothing.
 type Caps struct {
-	Most       api.Resources  // 0: no limit
+	Max        api.Resources  // 0: no limit
 	Devices    map[string]int // by kind; absent kinds have no limit
 	Runtimes   []string       // accepted runtimes; empty: all
 	Privileged Privileged
@@ -49,7 +49,7 @@ func (c Caps) With(order api.Caps) Caps {
 	for _, p := range []struct {
 		most  *int64
 		order int64
-	}{{&c.Most.MilliCPU, order.MilliCPU}, {&c.Most.MemoryMB, order.MemoryMB}, {&c.Most.StorageMB, order.StorageMB}} {
+	}{{&c.Max.MilliCPU, order.MilliCPU}, {&c.Max.MemoryMB, order.MemoryMB}, {&c.Max.StorageMB, order.StorageMB}} {
 		if p.order > 0 && (*p.most == 0 || p.order < *p.most) {
 			*p.most = p.order
 		}
@@ -82,11 +82,11 @@ func (c Caps) Limit(claims api.NodeInfo, existing bool) (counts api.NodeInfo, ca
 		most int64
 		text func(int64) string
 	}{
-		{"vcpus", &counts.Capacity.MilliCPU, c.Most.MilliCPU, func(n int64) string { return fmt.Sprintf("%.15g", float64(n)/1000) }},
-		{"memory", &counts.Capacity.MemoryMB, c.Most.MemoryMB, api.MiB},
-		{"storage", &counts.Capacity.StorageMB, c.Most.StorageMB, api.MiB},
-		{"bandwidth_in", &counts.Capacity.InMbit, c.Most.InMbit, mbits},
-		{"bandwidth_out", &counts.Capacity.OutMbit, c.Most.OutMbit, mbits},
+		{"vcpus", &counts.Capacity.MilliCPU, c.Max.MilliCPU, func(n int64) string { return fmt.Sprintf("%.15g", float64(n)/1000) }},
+		{"memory", &counts.Capacity.MemoryMB, c.Max.MemoryMB, api.MiB},
+		{"storage", &counts.Capacity.StorageMB, c.Max.StorageMB, api.MiB},
+		{"bandwidth_in", &counts.Capacity.InMbit, c.Max.InMbit, mbits},
+		{"bandwidth_out", &counts.Capacity.OutMbit, c.Max.OutMbit, mbits},
 	} {
 		if p.most > 0 && *p.have > p.most {
 			above(p.name, p.text(*p.have), p.text(p.most))

@@ -24,7 +24,7 @@ func claims() api.NodeInfo {
 func TestReportsAboveACapCountAsTheCap(t *testing.T) {
 	has := claims()
 	counts, capped := Caps{
-		Most:    api.Resources{MilliCPU: 8000, MemoryMB: 8192, StorageMB: 1000, InMbit: 100, OutMbit: 20},
+		Max:     api.Resources{MilliCPU: 8000, MemoryMB: 8192, StorageMB: 1000, InMbit: 100, OutMbit: 20},
 		Devices: map[string]int{"gpu": 1, "tpu": 4}, Runtimes: []string{"container", "runsc", "wasm"}, Privileged: Deny,
 	}.Limit(has, true)
 	want := claims()
@@ -54,7 +54,7 @@ func TestReportsAboveACapCountAsTheCap(t *testing.T) {
 func TestAReportWithinTheCapsIsUsed(t *testing.T) {
 	for name, caps := range map[string]Caps{
 		"none":  {},
-		"equal": {Most: claims().Capacity, Devices: map[string]int{"gpu": 2, "tpu": 1}, Runtimes: claims().Runtimes},
+		"equal": {Max: claims().Capacity, Devices: map[string]int{"gpu": 2, "tpu": 1}, Runtimes: claims().Runtimes},
 	} {
 		if counts, capped := caps.Limit(claims(), false); !reflect.DeepEqual(counts, claims()) || capped != nil {
 			t.Errorf("%s: %+v counts, capped %+v", name, counts, capped)

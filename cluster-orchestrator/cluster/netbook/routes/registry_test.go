@@ -17,7 +17,7 @@ func TestRemovedObjectsLeaveNoState(t *testing.T) {
 	const many = 3000
 	b := New("munich")
 	tells := wire.RootNet{Rev: 1, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}}
-	b.Take(tells)
+	b.ApplyRoot(tells)
 	b.SetMember("n1", api.Peer{Key: api.PeerKey{1}}, nil)
 	b.SetHosted(Place{Node: "n2", Instance: client.Instance(0)}, true)
 	all := func(round int, each func(Place, Spec, api.Backend, wire.Subscription)) {
@@ -36,7 +36,7 @@ func TestRemovedObjectsLeaveNoState(t *testing.T) {
 				told += len(r.Routes) + len(r.RemovedRoutes)
 			}
 		}
-		for b.Fresh() {
+		for b.HasChanges() {
 			n := b.Net(false)
 			reported += len(n.Routes) + len(n.RemovedRoutes)
 		}
@@ -54,7 +54,7 @@ func TestRemovedObjectsLeaveNoState(t *testing.T) {
 			b.Subscribe("n2", w, time.Unix(100, 0))
 			tells.Subscribe = append(tells.Subscribe, wire.Subscription{Service: w.Service})
 		})
-		b.Take(tells)
+		b.ApplyRoot(tells)
 		tell("came", many)
 		all(round, func(p Place, _ Spec, _ api.Backend, w wire.Subscription) {
 			b.SetBackend(p, api.Backend{})
@@ -64,7 +64,7 @@ func TestRemovedObjectsLeaveNoState(t *testing.T) {
 		})
 		tells.Rev++
 		tells.Subscribe, tells.Unsubscribe = nil, tells.Subscribe
-		b.Take(tells)
+		b.ApplyRoot(tells)
 		tell("went", many)
 		left := len(b.services) + len(b.names) + len(b.owners) + len(b.places) + len(b.at) + len(b.members["n1"].places) + len(b.hosts["n1"]) + len(b.root.needs)
 		if wants, _ := b.Nodes.Total(); left+wants > 0 || b.Nodes.Held("n2") != 0 || b.root.exports.Held(rootSubscriber) != 0 || b.root.exports.Digest(rootSubscriber) != 0 {
@@ -101,7 +101,7 @@ func TestPartsCostInProportionToTheirSize(t *testing.T) {
 			for _, m := range parts {
 				rev++
 				m.Rev = rev
-				b.Take(m)
+				b.ApplyRoot(m)
 			}
 		}) / many
 	}
@@ -112,7 +112,7 @@ func TestPartsCostInProportionToTheirSize(t *testing.T) {
 	last := asking(many, many/5)[1]
 	rev++
 	last.Rev, last.Subscribe = rev, last.Subscribe[:1]
-	if b.Take(last); b.root.exports.Count(rootSubscriber) != many-many/5+1 {
+	if b.ApplyRoot(last); b.root.exports.Count(rootSubscriber) != many-many/5+1 {
 		t.Errorf("%d are asked for, after a part with one", b.root.exports.Count(rootSubscriber))
 	}
 }
@@ -124,7 +124,7 @@ func BenchmarkTakeAsked(b *testing.B) {
 		for _, m := range parts {
 			rev++
 			m.Rev = rev
-			book.Take(m)
+			book.ApplyRoot(m)
 		}
 	}
 	take()

@@ -77,9 +77,9 @@ func (u *uplink) resolve(b *Registry, refs []interest.Ref[string]) {
 	}
 }
 
-// Take applies a message of the root. ok is false if it is not newer than the last one. routes
+// ApplyRoot applies a message of the root. ok is false if it is not newer than the last one. routes
 // are the services whose route from the root changed; see Remote.
-func (b *Registry) Take(m wire.RootNet) (routes []api.ServiceID, ok bool) {
+func (b *Registry) ApplyRoot(m wire.RootNet) (routes []api.ServiceID, ok bool) {
 	u := &b.root
 	if m.Rev <= u.rev {
 		return nil, false
@@ -165,8 +165,8 @@ func (b *Registry) foreignChanged(k interest.Key) {
 	}
 }
 
-// Fresh reports whether there is something to report to the root.
-func (b *Registry) Fresh() bool {
+// HasChanges reports whether there is something to report to the root.
+func (b *Registry) HasChanges() bool {
 	u := &b.root
 	return u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(rootSubscriber)
 }

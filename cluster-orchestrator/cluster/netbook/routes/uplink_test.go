@@ -76,12 +76,12 @@ func TestResyncWithTheRootIncludesChangesMeanwhile(t *testing.T) {
 		asks.Subscribe = append(asks.Subscribe, wire.Subscription{Service: id})
 		b.Subscribe("n1", wantAt(2*i), time.Unix(100, 0))
 	}
-	b.Take(asks)
+	b.ApplyRoot(asks)
 	above := &rootTwin{wants: map[wire.Subscription]bool{}, inUse: map[wire.ServiceAddress]bool{}}
 	for round := range 3 {
 		b.Resync()
 		reports, again := 0, false
-		for b.Fresh() || again {
+		for b.HasChanges() || again {
 			n := b.Net(again)
 			if again = rng.IntN(4) == 0; !again {
 				above.take(n)
@@ -131,7 +131,7 @@ func TestANodeOfAnotherClusterIsFoundByItsNewAddress(t *testing.T) {
 	says := func(r wire.Records, want api.PeerKey) {
 		t.Helper()
 		rev++
-		b.Take(wire.RootNet{Rev: rev, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}, Records: r})
+		b.ApplyRoot(wire.RootNet{Rev: rev, Ranges: ranges, Shares: []netip.Prefix{netip.MustParsePrefix("10.16.0.0/16")}, Records: r})
 		if got := b.Nodes.AnswerOf("n1", w); got.Peer != want {
 			t.Fatalf("after %+v it is %+v", r, got)
 		}
@@ -164,14 +164,14 @@ func BenchmarkForeignNode(b *testing.B) {
 			sub := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 16 + byte(i>>10), byte(i >> 2), byte(i << 6)}), 26)
 			m.Peers = append(m.Peers, api.Peer{Key: api.PeerKey{byte(i >> 8), byte(i)}, Rev: 1, Subnets: []netip.Prefix{sub}})
 		}
-		book.Take(m)
+		book.ApplyRoot(m)
 		book.Subscribe("n1", wire.Subscription{Address: m.Peers[0].Subnets[0].Addr()}, time.Unix(100, 0))
 		m.Peers = m.Peers[:1]
 		b.Run(fmt.Sprint(many), func(b *testing.B) {
 			for b.Loop() {
 				m.Rev++
 				m.Peers[0].Rev++
-				book.Take(m)
+				book.ApplyRoot(m)
 			}
 		})
 	}

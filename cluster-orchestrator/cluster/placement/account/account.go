@@ -64,20 +64,20 @@ func (n *Node) Book(id api.InstanceID, k Claim) {
 		n.booked = map[api.InstanceID]Claim{}
 	}
 	old := n.booked[id]
-	n.used = n.used.Minus(old.Room).Plus(k.Room)
+	n.used = n.used.Minus(old.Resources).Plus(k.Resources)
 	if len(old.Devices)+len(k.Devices) > 0 {
 		n.invalidateDevices()
 	}
 	n.addressed += boolInt(k.Address) - boolInt(old.Address)
 	if u, assigned := n.urgency[id]; assigned {
-		n.byUrgency[u] = n.byUrgency[u].Minus(old.Room).Plus(k.Room)
+		n.byUrgency[u] = n.byUrgency[u].Minus(old.Resources).Plus(k.Resources)
 	}
 	if n.booked[id] = k; k.IsZero() {
 		delete(n.booked, id)
 	}
 }
 
-// Assign counts an instance's booking in Yields.
+// Assign counts an instance's booking in BookedByUrgency.
 func (n *Node) Assign(id api.InstanceID, urgency int) {
 	n.Unassign(id)
 	if n.urgency == nil {
@@ -85,19 +85,19 @@ func (n *Node) Assign(id api.InstanceID, urgency int) {
 	}
 	u := min(max(urgency, 0), Urgencies-1)
 	n.urgency[id] = u
-	n.byUrgency[u] = n.byUrgency[u].Plus(n.booked[id].Room)
+	n.byUrgency[u] = n.byUrgency[u].Plus(n.booked[id].Resources)
 }
 
 // Unassign undoes Assign. The booking stays.
 func (n *Node) Unassign(id api.InstanceID) {
 	if u, assigned := n.urgency[id]; assigned {
-		n.byUrgency[u] = n.byUrgency[u].Minus(n.booked[id].Room)
+		n.byUrgency[u] = n.byUrgency[u].Minus(n.booked[id].Resources)
 		delete(n.urgency, id)
 	}
 }
 
-// Give sets the ids of the devices that the node reports for an instance.
-func (n *Node) Give(id api.InstanceID, devices []string) {
+// SetDevices sets the ids of the devices that the node reports for an instance.
+func (n *Node) SetDevices(id api.InstanceID, devices []string) {
 	if slices.Equal(n.reported[id], devices) {
 		return
 	}
@@ -181,7 +181,7 @@ func (n *Node) Left() Left {
 // Without returns what would be left without an instance.
 func (n *Node) Without(id api.InstanceID) Left {
 	l, k := n.Left(), n.booked[id]
-	l.Free, l.Full, l.Ports = l.Free.Plus(k.Room), n.full(boolInt(k.Address)), n.publishedByOthers(id)
+	l.Free, l.Full, l.Ports = l.Free.Plus(k.Resources), n.full(boolInt(k.Address)), n.publishedByOthers(id)
 	if len(k.Devices) > 0 {
 		others := maps.Clone(n.booked)
 		delete(others, id)
@@ -200,25 +200,25 @@ func (n *Node) Used() api.Resources { return n.used }
 
 func (n *Node) Booked(id api.InstanceID) Claim { return n.booked[id] }
 
-// Yields returns what is booked for assigned instances, by urgency.
-func (n *Node) Yields() [Urgencies]api.Resources { return n.byUrgency }
+// BookedByUrgency returns what is booked for assigned instances, by urgency.
+func (n *Node) BookedByUrgency() [Urgencies]api.Resources { return n.byUrgency }
 
-// Together reports whether one instance can get all devices of want at once from free. See
-// Devices.Together.
-func (n *Node) Together(want []api.Device, free map[string]int) bool {
-	return n.devices.Together(want, free)
+// FitTogether reports whether one instance can get all devices of want at once from free. See
+// Devices.FitTogether.
+func (n *Node) FitTogether(want []api.Device, free map[string]int) bool {
+	return n.devices.FitTogether(want, free)
 }
 
 func (n *Node) Sum(of map[api.InstanceID]bool) (r api.Resources) {
 	for id := range of {
-		r = r.Plus(n.booked[id].Room)
+		r = r.Plus(n.booked[id].Resources)
 	}
 	return r
 }
 
-// Weight returns the larger of the shares of processor and memory that an instance takes.
-func (n *Node) Weight(id api.InstanceID) float64 {
-	k, of := n.booked[id].Room, n.capacity
+// LargestShare returns the larger of the shares of processor and memory that an instance takes.
+func (n *Node) LargestShare(id api.InstanceID) float64 {
+	k, of := n.booked[id].Resources, n.capacity
 	return max(float64(k.MilliCPU)/float64(max(of.MilliCPU, 1)), float64(k.MemoryMB)/float64(max(of.MemoryMB, 1)))
 }
 
@@ -226,7 +226,7 @@ func (n *Node) Weight(id api.InstanceID) float64 {
 // ports that may be published; nil: no limit.
 func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.NodePorts) bool {
 	k, freed := d.Claim, 0
-	if !k.Room.Fits(n.capacity.Minus(n.used).Plus(n.Sum(gone)).Max(api.Resources{})) {
+	if !k.Resources.Fits(n.capacity.Minus(n.used).Plus(n.Sum(gone)).Max(api.Resources{})) {
 		return false
 	}
 	for id := range gone {
@@ -250,7 +250,7 @@ func (n *Node) FitsWithout(gone map[api.InstanceID]bool, d Demand, own *api.Node
 	still := maps.Clone(n.booked)
 	maps.DeleteFunc(still, func(id api.InstanceID, _ Claim) bool { return gone[id] })
 	free := n.devices.Free(still, n.reported)
-	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.Together(k.Devices, free)
+	return !slices.ContainsFunc(k.Devices, func(w api.Device) bool { return w.Count > free[w.Name] }) && n.devices.FitTogether(k.Devices, free)
 }
 
 func (n *Node) Clone() *Node {

@@ -28,9 +28,9 @@ func TestAccountIsTheSumOfItsInstances(t *testing.T) {
 			id := api.InstanceID(fmt.Sprintf("i%d", rng.IntN(5)))
 			switch rng.IntN(7) {
 			case 0, 1:
-				claims[id] = Claim{Room: api.Resources{MilliCPU: int64(rng.IntN(3000))}, Address: rng.IntN(2) == 0}
+				claims[id] = Claim{Resources: api.Resources{MilliCPU: int64(rng.IntN(3000))}, Address: rng.IntN(2) == 0}
 				if rng.IntN(2) == 0 {
-					claims[id] = Claim{Room: claims[id].Room, Devices: []api.Device{{Name: api.DeviceGPU, Count: 1}}}
+					claims[id] = Claim{Resources: claims[id].Resources, Devices: []api.Device{{Name: api.DeviceGPU, Count: 1}}}
 				}
 				n.Book(id, claims[id])
 			case 2:
@@ -49,17 +49,17 @@ func TestAccountIsTheSumOfItsInstances(t *testing.T) {
 				n.Unassign(id)
 			case 6:
 				given[id] = []string{"a", "b", "c"}[:rng.IntN(3)]
-				n.Give(id, given[id])
+				n.SetDevices(id, given[id])
 			}
-			check(t, n.Left(), n.Yields(), capacity, devices, addresses, claims, published, urgency, given)
+			check(t, n.Left(), n.BookedByUrgency(), capacity, devices, addresses, claims, published, urgency, given)
 			others, otherPorts := maps.Clone(claims), maps.Clone(published)
 			delete(others, id)
 			delete(otherPorts, id)
-			check(t, n.Without(id), n.Yields(), capacity, devices, addresses, others, otherPorts, nil, given)
+			check(t, n.Without(id), n.BookedByUrgency(), capacity, devices, addresses, others, otherPorts, nil, given)
 			c := n.Clone()
 			c.Release(id)
 			c.Publish("new", ports)
-			check(t, n.Left(), n.Yields(), capacity, devices, addresses, claims, published, urgency, given)
+			check(t, n.Left(), n.BookedByUrgency(), capacity, devices, addresses, claims, published, urgency, given)
 		}
 	}
 }
@@ -72,10 +72,10 @@ func check(t *testing.T, left Left, yields [Urgencies]api.Resources, capacity ap
 	free, addressed, published := capacity, 0, map[sched.Port]int{}
 	var want [Urgencies]api.Resources
 	for id, k := range claims {
-		free = free.Minus(k.Room)
+		free = free.Minus(k.Resources)
 		addressed += boolInt(k.Address)
 		if u, ok := urgency[id]; ok {
-			want[u] = want[u].Plus(k.Room)
+			want[u] = want[u].Plus(k.Resources)
 		}
 	}
 	for _, ps := range ports {
@@ -96,10 +96,10 @@ func TestFitsOnlyWithoutTheOthers(t *testing.T) {
 	n := &Node{}
 	n.Describe(api.Resources{MilliCPU: 1000}, DevicesOf(gpus("a")))
 	n.SetAddresses(1)
-	n.Book("old", Claim{Room: api.Resources{MilliCPU: 600}, Address: true, Devices: []api.Device{{Name: api.DeviceGPU, Count: 1}}})
+	n.Book("old", Claim{Resources: api.Resources{MilliCPU: 600}, Address: true, Devices: []api.Device{{Name: api.DeviceGPU, Count: 1}}})
 	n.Publish("old", []sched.Port{http})
 	for name, d := range map[string]Demand{
-		"processor": {Claim: Claim{Room: api.Resources{MilliCPU: 500}}},
+		"processor": {Claim: Claim{Resources: api.Resources{MilliCPU: 500}}},
 		"address":   {Claim: Claim{Address: true}},
 		"device":    {Claim: Claim{Devices: []api.Device{{Name: api.DeviceGPU, Count: 1}}}},
 		"port":      {Ports: []sched.Port{http}},

@@ -11,17 +11,19 @@ import (
 
 // Claim is what an instance takes on a node, without ports.
 type Claim struct {
-	Room    api.Resources `json:"room,omitzero"`
-	Devices []api.Device  `json:"devices,omitempty"` // each kind once, sorted by name; read-only
-	Address bool          `json:"address,omitempty"` // an address on the overlay network, if the node has one
+	Resources api.Resources `json:"room,omitzero"`
+	Devices   []api.Device  `json:"devices,omitempty"` // each kind once, sorted by name; read-only
+	Address   bool          `json:"address,omitempty"` // an address on the overlay network, if the node has one
 }
 
 func Of(m *api.Microservice) Claim { return Claim{m.Needs(), m.NeedsDevices(), m.TakesAddress()} }
 
-func (k Claim) IsZero() bool { return k.Room == api.Resources{} && len(k.Devices) == 0 && !k.Address }
+func (k Claim) IsZero() bool {
+	return k.Resources == api.Resources{} && len(k.Devices) == 0 && !k.Address
+}
 
 func (k Claim) Equal(o Claim) bool {
-	return k.Room == o.Room && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
+	return k.Resources == o.Resources && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
 }
 
 // Ended returns the claim of an instance that has ended for good: its address, if its node
@@ -30,7 +32,7 @@ func (k Claim) Ended(at netip.Addr) Claim { return Claim{Address: k.Address && a
 
 // Max returns the maximum of two claims for each resource and kind of device.
 func (k Claim) Max(o Claim) Claim {
-	r := Claim{k.Room.Max(o.Room), k.Devices, k.Address || o.Address}
+	r := Claim{k.Resources.Max(o.Resources), k.Devices, k.Address || o.Address}
 	for _, d := range o.Devices {
 		i, found := slices.BinarySearchFunc(r.Devices, d.Name, func(d api.Device, name string) int { return strings.Compare(d.Name, name) })
 		switch {
@@ -130,9 +132,9 @@ func (d Devices) cover(ids []string, k Claim) bool {
 	return len(ids) == sum && !slices.ContainsFunc(ids, func(id string) bool { return d.kinds[id] == nil })
 }
 
-// Together reports whether one instance can get all devices of want at once: a device of two
+// FitTogether reports whether one instance can get all devices of want at once: a device of two
 // kinds serves as one of them only. The caller has checked each kind by itself.
-func (d Devices) Together(want []api.Device, free map[string]int) bool {
+func (d Devices) FitTogether(want []api.Device, free map[string]int) bool {
 	if len(d.both) == 0 {
 		return true
 	}

@@ -41,7 +41,7 @@ func TestADeviceOfSeveralKindsCountsAgainstEach(t *testing.T) {
 		}
 	}
 	d := DevicesOf(gpus("a"))
-	if want := []api.Device{{Name: "gpu", Count: 1}, {Name: "nvidia.com/gpu", Count: 1}}; d.Together(want, d.total) {
+	if want := []api.Device{{Name: "gpu", Count: 1}, {Name: "nvidia.com/gpu", Count: 1}}; d.FitTogether(want, d.total) {
 		t.Error("one device serves for two")
 	}
 }

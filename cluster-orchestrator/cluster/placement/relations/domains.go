@@ -52,9 +52,9 @@ func (m *Machine) namedServices(self api.ServiceID, a sched.AntiAffinity) []api.
 	})
 }
 
-// Shared returns the label domains of a placed instance that violate its spread or
+// LabelViolations returns the label domains of a placed instance that violate its spread or
 // anti-affinity. Only label domains can change while an instance is placed.
-func (m *Machine) Shared(id api.InstanceID) (out []sched.Domain) {
+func (m *Machine) LabelViolations(id api.InstanceID) (out []sched.Domain) {
 	in, self := m.instances[id], id.Service()
 	labels := m.nodes[in.node].Labels
 	for _, s := range in.sla.Spreads {

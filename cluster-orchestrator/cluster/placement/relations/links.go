@@ -230,11 +230,11 @@ func (m *Machine) Bound(self api.ServiceID, l sched.Link, targets []api.Target) 
 	return b, binds
 }
 
-// Wanted returns the bounds that inbound links impose on an instance. It must be near each
+// InboundBounds returns the bounds that inbound links impose on an instance. It must be near each
 // placed sibling that has no other instance of its service near enough. With nearOne, or if
 // there are more than maxStrict such siblings, it must be near one of them: the others move,
 // or the next instance is placed near them. on is the instance's present node or "".
-func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []sched.Bound) {
+func (m *Machine) InboundBounds(id api.InstanceID, on api.NodeID, nearOne bool) (out []sched.Bound) {
 	self := id.Service()
 	links, count := m.inboundOf(self), 0
 	lone := ""
@@ -250,7 +250,7 @@ func (m *Machine) Wanted(id api.InstanceID, on api.NodeID, nearOne bool) (out []
 	}
 	here := func(id api.InstanceID) api.Position { return m.nodes[m.instances[id].node].Position }
 	for i, w := range links {
-		bound := func(at ...api.Position) sched.Bound { return w.link.WantedBy(w.from, w.link.Bound(at...)) }
+		bound := func(at ...api.Position) sched.Bound { return w.link.Inbound(w.from, w.link.Bound(at...)) }
 		if !nearOne && count <= maxStrict {
 			for _, id := range append(step.Keys(w.unserved), own[i]...) {
 				out = append(out, bound(here(id)))

@@ -231,9 +231,9 @@ func (m *Machine) Unplace(id api.InstanceID) (last bool) {
 	return last
 }
 
-// Pretend adds by (1 or -1) to the instances of a service on a node until undo is called. It
+// CountTentatively adds by (1 or -1) to the instances of a service on a node until undo is called. It
 // reports whether the first instance of the service came there, or the last left.
-func (m *Machine) Pretend(id api.ServiceID, on api.NodeID, by int) (changed bool, undo func()) {
+func (m *Machine) CountTentatively(id api.ServiceID, on api.NodeID, by int) (changed bool, undo func()) {
 	s := m.service(id)
 	changed = m.count(id, on, by)
 	return changed, func() {
@@ -346,8 +346,8 @@ func (m *Machine) recordDeparture(id api.ServiceID) {
 	m.departures[id] = kept
 }
 
-// HasLeft reports whether instances have left their nodes since the last KeptOut.
-func (m *Machine) HasLeft() bool { return len(m.departures) > 0 }
+// HasDepartures reports whether instances have left their nodes since the last KeptOut.
+func (m *Machine) HasDepartures() bool { return len(m.departures) > 0 }
 
 // KeptOut returns the services that may have been kept out of a domain by instances that have
 // left their nodes since the last call.

@@ -55,8 +55,8 @@ func TestLinksAreThoseOfTheInstances(t *testing.T) {
 				m.SetNode(n, Node{Position: at(n, float64(rng.IntN(60))), Areas: []string{"munich", "de"}[:rng.IntN(3)]})
 			case k == 1:
 				n := node()
-				_, undo := m.Pretend(data, n, +1)
-				m.Wanted(data.Instance(99), "", false)
+				_, undo := m.CountTentatively(data, n, +1)
+				m.InboundBounds(data.Instance(99), "", false)
 				undo()
 			case k == 2:
 				m.SetTargets(id, []api.Target{{Service: data, Positions: []api.Position{at("", float64(rng.IntN(60)))}}})
@@ -147,12 +147,12 @@ func TestSpreadAndAntiAffinityCloseDomains(t *testing.T) {
 	m.SetInstance(web.Instance(1), sla, nil)
 	m.Place(web.Instance(1), "n2")
 	m.SetNode("n2", Node{Labels: map[string]string{"zone": "a"}})
-	if got, want := m.Shared(web.Instance(1)), (sched.Domain{By: "zone", Name: "a", Have: 2, Limit: 1}); len(got) != 1 || got[0] != want {
+	if got, want := m.LabelViolations(web.Instance(1)), (sched.Domain{By: "zone", Name: "a", Have: 2, Limit: 1}); len(got) != 1 || got[0] != want {
 		t.Errorf("after a change of labels %v is shared, want %v", got, want)
 	}
 	m.KeptOut()
 	m.Unplace(web.Instance(0))
-	if got, want := m.KeptOut(), map[api.ServiceID]bool{web: true, data: true}; !maps.Equal(got, want) || m.HasLeft() {
+	if got, want := m.KeptOut(), map[api.ServiceID]bool{web: true, data: true}; !maps.Equal(got, want) || m.HasDepartures() {
 		t.Errorf("the instance that left kept out %v, want %v", got, want)
 	}
 }
