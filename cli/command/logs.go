@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,12 +27,30 @@ func (c *cli) logsCmd() *cobra.Command {
 		Use: "logs APP|SERVICE|INSTANCE", Short: "Show the output of instances", Args: cobra.ExactArgs(1),
 		Long: `Show the output of instances, which their nodes keep. With several instances, each
 line begins with the name of its instance. Times are to the second, and those of lines
-that the workload wrote while the node engine did not run are later.`,
+that the workload wrote while the node engine did not run are later.
+
+With -f, an instance is followed until its workload ends. A service or application is
+followed until it is deleted, or until all its instances have ended for good: restarts
+and instances that start later, in any cluster, are followed from their first line. When
+a node or cluster cannot be reached, stderr says so, and its logs go on later; lines of
+the last two seconds may then be repeated. When the root ends, the command does, too.`,
 		ValidArgsFunction: c.complete("instances", "services"),
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			var err error
 			if o.Since, err = c.ago(since); err != nil {
 				return err
+			}
+			if o.Follow && !strings.Contains(args[0], "#") {
+				under, err := c.followed(ctx, a, args[0])
+				if err != nil {
+					return err
+				}
+				if len(under) > 0 {
+					if err = c.followLogs(ctx, a, under, o); ctx.Err() != nil {
+						return nil // ended by Ctrl-C
+					}
+					return err
+				}
 			}
 			found, err := c.findInstances(ctx, a, args[0])
 			if err != nil {

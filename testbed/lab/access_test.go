@@ -280,3 +280,50 @@ func TestAccessBehindNAT(t *testing.T) {
 		}
 	})
 }
+
+// TestLogsFollowAService follows a service whose instances restart, move to another node and start in
+// another cluster, until it is deleted.
+func TestLogsFollowAService(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	munich := l.Cluster("munich", lab.ClusterOptions{Args: []string{"--dead", "7s"}})
+	munich.Node("n1", lab.NodeOptions{})
+	l.Wait("a node takes work", lab.Nodes("munich", 1))
+	web, once := lab.Needing(l.Process("web", 1), 0.6, 64), lab.Needing(l.Process("once", 1), 0.1, 64)
+	web.Cmd = []string{"log", "4"}
+	once.Cmd, once.OneShot = []string{"log", "0", "3"}, true
+	l.Apply(lab.App("shop", web, once))
+	l.Wait("it runs", l.Running("shop", "web", 1))
+	token := l.Access()
+	all := begin(t, l, token, "logs", "-f", "shop/web")
+	all.says(`web\S*#0 +\| line 0\n`)
+	all.says(`web\S*#0 +\| line 9\n`)
+	begin(t, l, token, "logs", "-f", "shop/once").ends(0, `(?s)line 2\n.*all instances of .*once.* have ended`)
+	late := begin(t, l, token, "logs", "-f", "--since", "1s", "shop")
+	late.says(`web\S*#0 +\| line \d\d`)
+	if strings.Contains(late.text(), "| line 1\n") && !strings.Contains(late.text(), "once.lab#0") {
+		t.Errorf("--since 1s shows a line of 2 s ago: %s", late.text())
+	}
+
+	oslo := l.Cluster("oslo", lab.ClusterOptions{Args: []string{"--dead", "7s"}})
+	n2 := oslo.Node("n2", lab.NodeOptions{})
+	l.Wait("a node takes work", lab.Nodes("oslo", 1))
+	l.Scale("shop", "web", 2)
+	for _, r := range []*running{all, late} {
+		r.says(`web\S*#1 +\| line 0\n`)
+	}
+	lab.Within(t, time.Minute, "the first instance is killed", func() error { l.Workload(l.ID("shop", "web", 0)).Kill9(); return nil })
+	all.says(`(?s)web\S*#0 +\| line 9\n.*web\S*#0 +\| line 0\n`)
+
+	n3 := oslo.Node("n3", lab.NodeOptions{})
+	l.Wait("another node takes work", lab.Nodes("oslo", 2))
+	n2.KillAll()
+	all.says(`(?s)web\S*#1 +\| line 0\n.*logs of .*web\S*#1: .*they go on.*web\S*#1 +\| line 0\n`)
+	n3.Kill9()
+	n3.Start()
+	all.says(`(?s)they go on.*web\S*#1 +\| line 0\n.*they go on.*web\S*#1 +\| line \d`)
+	l.Delete("shop")
+	for _, r := range []*running{all, late} {
+		r.ends(0, `shop.* was deleted`)
+	}
+}
