@@ -19,6 +19,7 @@ const (
 	Created          State = "created"           // the workload exists and does not run yet
 	Running          State = "running"           // the workload runs
 	Completed        State = "completed"         // a one-shot workload exited with 0
+	Dormant          State = "dormant"           // its cluster keeps it without a node, and starts it by itself when it is due
 	Failed           State = "failed"            // the workload ended or could not start; a restart or a re-placement follows, unless Ended
 	Terminated       State = "terminated"        // withdrawn from above and stopped
 )
@@ -52,6 +53,8 @@ const (
 	ReasonNoNetwork     Reason = "network_missing"     // it needs the overlay network, which the node does not have
 	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
+	ReasonScheduled     Reason = "scheduled"           // dormant until its schedule is due
+	ReasonIdle          Reason = "idle"                // dormant until it is needed
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
 	ReasonScaledDown    Reason = "scaled_down"         // the service has fewer replicas now
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
@@ -193,6 +196,7 @@ type Service struct {
 	// Completed and Failed count the instances that have ended for good, see Ended.
 	Completed int      `json:"completed,omitempty"`
 	Failed    int      `json:"failed,omitempty"`
+	Dormant   int      `json:"dormant,omitempty"`
 	SpecRev   Revision `json:"spec_revision"`
 	// Versions lists the SLA revisions of its instances during a roll-out, the newest
 	// first. It is empty while all instances have the same revision.
@@ -220,6 +224,7 @@ type App struct {
 	// Completed and Failed count the instances that have ended for good, see Ended.
 	Completed int       `json:"completed,omitempty"`
 	Failed    int       `json:"failed,omitempty"`
+	Dormant   int       `json:"dormant,omitempty"`
 	Leaving   bool      `json:"leaving,omitempty"`
 	Created   time.Time `json:"created"`
 	By        string    `json:"by,omitempty"` // the user who applied it last

@@ -174,6 +174,10 @@ func (m Microservice) Attempts() int {
 	return m.MaxAttempts
 }
 
+// Dormant returns why instance number n of the service begins dormant in its cluster, or ReasonNone
+// if it is placed on a node at once.
+func (m Microservice) Dormant(n int) Reason { return ReasonNone }
+
 // StopsWhenCutOff reports whether a node that lost its cluster stops the instance when the lease
 // ends.
 func (m Microservice) StopsWhenCutOff() bool {

@@ -138,7 +138,7 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 	}
 	d.of(string(a.ID), a)
 	d.line("Application", "%s", a.ID)
-	d.line("Status", "%s, %s running", output.AppStatus(a), output.Running(a.Running, a.Completed, a.Failed, a.Wanted))
+	d.line("Status", "%s, %s running", output.AppStatus(a), output.Running(output.OfApp(a)))
 	d.line("Description", "%s", a.Spec.Description)
 	d.line("Created", "%s ago", d.Age(a.Created))
 	d.line("Applied by", "%s", a.By)
@@ -165,7 +165,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	m := s.Spec
 	d.of(string(s.ID), s)
 	d.line("Service", "%s", s.ID)
-	d.line("Instances", "%s running", output.Running(s.Running, s.Completed, s.Failed, s.Replicas))
+	d.line("Instances", "%s running", output.Running(output.OfService(s)))
 	d.line("Runs", "%s as %s", output.Codes(s), m.Virtualization)
 	d.line("Command", "%s", strings.Join(m.Cmd, " "))
 	d.line("Addresses", "%s", output.Addresses(s.Addresses))

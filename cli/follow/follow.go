@@ -68,9 +68,9 @@ func (p *Progress) SetInstance(i api.Instance) {
 // DeleteInstance removes an instance.
 func (p *Progress) DeleteInstance(id api.InstanceID) { delete(p.instances, id) }
 
-// settled reports whether the instance is current and running or completed.
+// settled reports whether the instance is current and running, completed or dormant.
 func settled(i api.Instance, s api.Service) bool {
-	return current(i, s) && (i.State == api.Running || s.Spec.OneShot && i.State == api.Completed)
+	return current(i, s) && (i.State == api.Running || i.State == api.Dormant || s.Spec.OneShot && i.State == api.Completed)
 }
 
 // current reports whether the instance has the newest SLA, is not being stopped, and is not stale.

@@ -26,7 +26,7 @@ func (p Printer) Paint(s Style, text string) string {
 // StateStyle returns the style of an instance's state.
 func StateStyle(s api.State) Style {
 	switch s {
-	case api.Running, api.Completed:
+	case api.Running, api.Completed, api.Dormant:
 		return Good
 	case api.Failed:
 		return Bad

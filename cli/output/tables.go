@@ -16,8 +16,8 @@ var Apps = Table[api.App]{
 	Columns: []Column[api.App]{
 		{Header: "NAME", Cell: func(p Printer, a api.App) string { return p.Short(string(a.ID)) }},
 		{Header: "SERVICES", Cell: func(_ Printer, a api.App) string { return strconv.Itoa(len(a.Services)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return Running(a.Running, a.Completed, a.Failed, a.Wanted) }, Style: func(a api.App) Style {
-			return progressStyle(a.Running, a.Completed, a.Failed, a.Wanted)
+		{Header: "RUNNING", Cell: func(_ Printer, a api.App) string { return Running(OfApp(a)) }, Style: func(a api.App) Style {
+			return progressStyle(OfApp(a))
 		}},
 		{Header: "STATUS", Cell: func(_ Printer, a api.App) string { return AppStatus(a) }},
 		{Header: "AGE", Cell: func(p Printer, a api.App) string { return p.Age(a.Created) }},
@@ -34,7 +34,7 @@ func AppStatus(a api.App) string {
 		return "leaving"
 	case a.Failed > 0:
 		return "failed"
-	case a.Running+a.Completed < a.Wanted:
+	case a.Running+a.Completed+a.Dormant < a.Wanted:
 		return "incomplete"
 	case a.Completed >= a.Wanted && a.Wanted > 0:
 		return "completed"
@@ -42,23 +42,35 @@ func AppStatus(a api.App) string {
 	return "complete"
 }
 
-// Running formats the numbers of running and wanted instances, and of those that have ended for good.
-func Running(running, completed, failed, wanted int) string {
-	s := fmt.Sprintf("%d/%d", running, wanted)
-	if completed > 0 {
-		s += fmt.Sprintf(", %d completed", completed)
-	}
-	if failed > 0 {
-		s += fmt.Sprintf(", %d failed", failed)
+// Counts are the numbers of instances of an application or a service.
+type Counts struct{ Running, Completed, Dormant, Failed, Wanted int }
+
+func OfApp(a api.App) Counts { return Counts{a.Running, a.Completed, a.Dormant, a.Failed, a.Wanted} }
+
+func OfService(s api.Service) Counts {
+	return Counts{s.Running, s.Completed, s.Dormant, s.Failed, s.Replicas}
+}
+
+// Running formats the numbers of running and wanted instances, and of those that do not run any more
+// or not now.
+func Running(n Counts) string {
+	s := fmt.Sprintf("%d/%d", n.Running, n.Wanted)
+	for _, c := range []struct {
+		n  int
+		is string
+	}{{n.Completed, "completed"}, {n.Dormant, "dormant"}, {n.Failed, "failed"}} {
+		if c.n > 0 {
+			s += fmt.Sprintf(", %d %s", c.n, c.is)
+		}
 	}
 	return s
 }
 
-func progressStyle(running, completed, failed, wanted int) Style {
+func progressStyle(n Counts) Style {
 	switch {
-	case failed > 0:
+	case n.Failed > 0:
 		return Bad
-	case running+completed < wanted:
+	case n.Running+n.Completed+n.Dormant < n.Wanted:
 		return Busy
 	}
 	return Good
@@ -89,8 +101,8 @@ var Services = Table[api.Service]{
 	Name: func(s api.Service) string { return string(s.ID) },
 	Columns: []Column[api.Service]{
 		{Header: "NAME", Cell: func(p Printer, s api.Service) string { return p.Short(string(s.ID)) }},
-		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return Running(s.Running, s.Completed, s.Failed, s.Replicas) }, Style: func(s api.Service) Style {
-			return progressStyle(s.Running, s.Completed, s.Failed, s.Replicas)
+		{Header: "RUNNING", Cell: func(_ Printer, s api.Service) string { return Running(OfService(s)) }, Style: func(s api.Service) Style {
+			return progressStyle(OfService(s))
 		}},
 		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
 		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return Codes(s) }},
@@ -252,7 +264,7 @@ func TierOf(e api.Event) string {
 		return e.Tier
 	}
 	switch e.State {
-	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:
+	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed, api.Dormant:
 		return "cluster " + string(e.Cluster)
 	}
 	return "root"

@@ -58,7 +58,7 @@ var types = map[reflect.Type]check{
 	reflect.TypeFor[api.Digest]():     anything("digests are compared for equality only"),
 	reflect.TypeFor[api.Reason]():     word(shortWord),
 	reflect.TypeFor[api.State](): oneOf(api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled, api.Created,
-		api.Running, api.Completed, api.Failed, api.Terminated),
+		api.Running, api.Completed, api.Dormant, api.Failed, api.Terminated),
 	reflect.TypeFor[api.Coordinate](): coordinate,
 	reflect.TypeFor[api.Geo]():        place,
 	reflect.TypeFor[netip.Addr]():     address4,

@@ -31,6 +31,8 @@ const (
 	NodeLost      Event = "node_lost"      // its node is dead
 	HandBack      Event = "hand_back"      // the cluster hands it back to the root
 	ClusterLost   Event = "cluster_lost"   // its cluster is dead
+	Sleep         Event = "sleep"          // the cluster takes it off its node until it is due again
+	Wake          Event = "wake"           // it is due: the cluster looks for a node
 	Withdraw      Event = "withdraw"       // the instance is no longer wanted
 )
 
@@ -42,28 +44,31 @@ var next = map[api.State]map[Event]api.State{
 		ClusterChosen: api.ClusterScheduled, Withdraw: api.Terminated,
 	},
 	api.ClusterScheduled: {
-		NodeChosen: api.NodeScheduled, HandBack: api.Requested,
+		NodeChosen: api.NodeScheduled, Sleep: api.Dormant, HandBack: api.Requested,
 		ClusterLost: api.Requested, Withdraw: api.Terminated,
 	},
 	api.NodeScheduled: {
 		ImageReady: api.Created, StartFailed: api.Failed,
-		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled, Sleep: api.Dormant,
 		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
 	},
 	api.Created: {
 		Started: api.Running, StartFailed: api.Failed,
-		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled, Sleep: api.Dormant,
 		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
 	},
 	api.Running: {
 		ExitedOK: api.Completed, ExitedBad: api.Failed,
-		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled, Sleep: api.Dormant,
 		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
 	},
 	api.Failed: {
 		Restart: api.NodeScheduled,
-		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled,
+		Replace: api.ClusterScheduled, NodeLost: api.ClusterScheduled, Sleep: api.Dormant,
 		HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
+	},
+	api.Dormant: {
+		Wake: api.ClusterScheduled, HandBack: api.Requested, ClusterLost: api.Requested, Withdraw: api.Terminated,
 	},
 	api.Completed: {
 		Withdraw: api.Terminated,
@@ -74,7 +79,7 @@ var next = map[api.State]map[Event]api.State{
 // States are all states, in the usual order of a lifecycle.
 var States = []api.State{
 	api.Registered, api.Requested, api.ClusterScheduled, api.NodeScheduled,
-	api.Created, api.Running, api.Completed, api.Failed, api.Terminated,
+	api.Created, api.Running, api.Completed, api.Dormant, api.Failed, api.Terminated,
 }
 
 // Next returns the state after the event, or ErrConflict if the table has no such edge.

@@ -12,7 +12,7 @@ import (
 var events = []lifecycle.Event{
 	lifecycle.Request, lifecycle.ClusterChosen, lifecycle.NodeChosen, lifecycle.ImageReady, lifecycle.Started,
 	lifecycle.StartFailed, lifecycle.ExitedOK, lifecycle.ExitedBad, lifecycle.Restart, lifecycle.Replace,
-	lifecycle.NodeLost, lifecycle.HandBack, lifecycle.ClusterLost, lifecycle.Withdraw,
+	lifecycle.NodeLost, lifecycle.HandBack, lifecycle.ClusterLost, lifecycle.Sleep, lifecycle.Wake, lifecycle.Withdraw,
 }
 
 func TestEveryPairIsAnEdgeOrAConflict(t *testing.T) {

@@ -151,10 +151,10 @@ func (c *Core) update(id api.InstanceID) bool {
 	return true
 }
 
-// hasPlace reports whether an instance in state s has a node in its cluster.
+// hasPlace reports whether an instance in state s has a node in its cluster, or needs none.
 func hasPlace(s api.State) bool {
 	switch s {
-	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed:
+	case api.NodeScheduled, api.Created, api.Running, api.Failed, api.Completed, api.Dormant:
 		return true
 	}
 	return false

@@ -330,6 +330,8 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		return
 	case in.State != o.State && !lifecycle.Leads(in.State, o.State):
 		return // the lifecycle does not allow the transition
+	case o.State == api.Dormant && in.Spec.Dormant(id.Number()) == api.ReasonNone:
+		return // its SLA does not allow it
 	}
 	if hasPlace(o.State) {
 		c.placement.EndSearch(id)
@@ -342,7 +344,7 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		c.placement.StopWaiting(id)
 		c.endTrial(id) // it can stay where it is
 	}
-	if o.State == api.Running || ended {
+	if o.State == api.Running || o.State == api.Dormant || ended {
 		c.placement.ForgetRefusals(id)
 	}
 	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
@@ -359,7 +361,7 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 			c.promote(id, api.ClusterScheduled)
 		}
 	}
-	if o.State == api.Running || ended {
+	if o.State == api.Running || o.State == api.Dormant || ended {
 		c.apps.ReconcileSoon(id.Service()) // a roll-out may continue
 	}
 }
@@ -373,7 +375,7 @@ func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
 		c.placement.Refused(facts(&in), at, *o)
 		c.endTrial(id)
 		c.place(id)
-	case o.State == api.Running, api.Ended(o.State, o.Reason):
+	case o.State == api.Running, o.State == api.Dormant, api.Ended(o.State, o.Reason):
 		c.apps.SetEpoch(id, at, o.Epoch)
 		c.placement.Accepted(facts(&in), at)
 		c.promote(id, api.Running)

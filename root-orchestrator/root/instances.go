@@ -148,7 +148,9 @@ func (c *instances) addToCluster(id api.InstanceID, at api.ClusterID) {
 	}
 	c.clusters.Put(at, id, in.Digest(at))
 	c.eventLimit.Assigned(c.now, at, id.Tenant(), 1)
-	c.clusters.Reserve(at, id, in.Spec)
+	if in.Spec.Dormant(id.Number()) == api.ReasonNone {
+		c.clusters.Reserve(at, id, in.Spec)
+	}
 	c.net.SetRehosted(id.Service())
 	c.placement.Enlisted(facts(&in), at)
 	c.refresh(at)

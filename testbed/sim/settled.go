@@ -99,6 +99,10 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 	switch in.State {
 	case api.Running:
 		w.compareRunning(in, live, say)
+	case api.Dormant:
+		if len(live) > 0 {
+			say(id, "is dormant, but runs on %s", live[0].machine.name)
+		}
 	case api.Requested, api.ClusterScheduled:
 		if len(live) > 0 {
 			say(id, "is %s, but runs on %s", in.State, live[0].machine.name)
@@ -143,7 +147,7 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 // if it has failed for good, they keep it for good.
 func (w *World) rollingOut(s api.Service) bool {
 	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
-		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed {
+		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed && in.State != api.Dormant {
 			return true
 		}
 	}

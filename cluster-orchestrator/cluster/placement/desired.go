@@ -24,6 +24,9 @@ func (m *Machine) SetDesired(a wire.Assignment) {
 		}}
 		m.setAssignment(in, a)
 		m.changes.Wanted = m.changes.Wanted.Toggle(a.Digest())
+		if m.beginDormant(in) {
+			return
+		}
 		m.changed(in)
 		m.tryPlace(in)
 	case in.Local && a.Epoch.Root() == in.Epoch.Root() && a.SpecRev == in.Desired.SpecRev:
@@ -77,6 +80,9 @@ func (m *Machine) updateDesired(in *instance, a wire.Assignment) {
 	in.avoid, in.why, in.Restarts, in.Failures, in.ExitCode = nil, nil, a.Restarts, a.Failures, nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
+	if m.beginDormant(in) {
+		return
+	}
 	m.changed(in)
 	if old != "" && m.staysOn(in, m.nodes[old]) {
 		m.assign(in, old, api.ReasonNone, "")

@@ -75,6 +75,9 @@ func (m *Machine) addLocal(like *instance) *instance {
 	m.changes.Local = true
 	in := &instance{Record: Record{Epoch: a.Epoch, State: api.ClusterScheduled, Local: true, Reason: api.ReasonScaledLocally}}
 	m.setAssignment(in, a)
+	if m.beginDormant(in) {
+		return in
+	}
 	m.changed(in)
 	m.tryPlace(in)
 	return in

@@ -18,7 +18,7 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 // tryPlace places an instance that has no live node. An instance that fits nowhere waits and
 // is handed back to the root.
 func (m *Machine) tryPlace(in *instance) {
-	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
+	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() || in.dormant() {
 		m.waiting.Remove(in.id())
 		return
 	}

@@ -28,7 +28,7 @@ func (m *Machine) Start() {
 		for i := range in.OldPlacements {
 			in.OldPlacements[i].Gen = m.nodes[in.OldPlacements[i].Node].set.Gen()
 		}
-		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.AwaitsOffer {
+		if in.Moving || in.Node == "" && !in.Leaving && !in.Withdrawn && !in.AwaitsOffer && !in.dormant() {
 			m.waiting.Add(id)
 		}
 		m.endKeptIfReplaced(in)

@@ -129,7 +129,7 @@ const (
 // meets its request, or nil.
 func (m *Machine) holdOf(in *instance) *api.Rejection {
 	switch {
-	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
+	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended() || in.dormant():
 	case in.AwaitsOffer:
 		return &api.Rejection{Constraint: ConstraintAwaitsOffer, Need: "an offer of the root", Have: "none since it was handed back"}
 	case in.exclusive() && in.awaitsOldPlacement():

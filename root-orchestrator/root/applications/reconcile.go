@@ -115,7 +115,7 @@ func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
 // can host does not count: it must not block the others.
 func (in *Instance) undecided() bool {
 	switch in.State {
-	case api.Running, api.Completed:
+	case api.Running, api.Completed, api.Dormant:
 		return false
 	case api.Requested:
 		return in.Fails > 0

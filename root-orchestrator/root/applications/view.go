@@ -19,8 +19,8 @@ func (m *Machine) ViewApp(id api.AppID) api.App {
 	for sid := range a.services() {
 		v.Services = append(v.Services, sid)
 		if s := m.services[sid]; s != nil {
-			running, completed, failed := s.counts()
-			v.Running, v.Completed, v.Failed = v.Running+running, v.Completed+completed, v.Failed+failed
+			n := s.counts()
+			v.Running, v.Completed, v.Failed, v.Dormant = v.Running+n.running, v.Completed+n.completed, v.Failed+n.failed, v.Dormant+n.dormant
 		}
 	}
 	return v
@@ -38,20 +38,25 @@ func (a *App) Written() api.Application {
 	return spec
 }
 
-// counts returns how many of the service's instances run, have completed and have failed for good.
-func (s *service) counts() (running, completed, failed int) {
+type counts struct{ running, completed, failed, dormant int }
+
+// counts counts the service's instances that run, have completed, have failed for good, and are
+// dormant.
+func (s *service) counts() (n counts) {
 	for _, in := range s.instances {
 		switch {
 		case in.Leaving:
 		case in.State == api.Running:
-			running++
+			n.running++
 		case in.State == api.Completed:
-			completed++
+			n.completed++
+		case in.State == api.Dormant:
+			n.dormant++
 		case in.Ended():
-			failed++
+			n.failed++
 		}
 	}
-	return running, completed, failed
+	return n
 }
 
 // versions returns the revisions of the SLA among the service's instances, the newest first; nil if
@@ -86,10 +91,10 @@ func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	if s == nil || s.app == nil {
 		return api.Service{}, false
 	}
-	running, completed, failed := s.counts()
+	n := s.counts()
 	return api.Service{
 		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id],
-		Running: running, Completed: completed, Failed: failed, Versions: s.versions(),
+		Running: n.running, Completed: n.completed, Failed: n.failed, Dormant: n.dormant, Versions: s.versions(),
 		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
 	}, true
 }

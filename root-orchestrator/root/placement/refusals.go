@@ -297,7 +297,7 @@ func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings it
 	found, settled := false, true
 	for in := range siblings {
 		waits := m.Waits(in.ID)
-		settled = settled && (in.Leaving || in.State == api.Running || in.ended()) && !waits
+		settled = settled && (in.Leaving || in.State == api.Running || in.State == api.Dormant || in.ended()) && !waits
 		if waits && in.Cluster != cl && !m.instances[in.ID].pausedUntil.After(m.now) && in.Vacating == "" &&
 			!m.refusalHolds(in, cl, m.Late(in)) && (!found || in.ID < next.ID) {
 			next, found = in, true

@@ -1,0 +1,72 @@
+package placement
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
+)
+
+// A dormant instance is assigned to the cluster and has no node: it takes no capacity, has no
+// backend, and is not retried when capacity becomes free. Its state is api.Dormant and its reason
+// says what it waits for. Whoever makes it dormant wakes it: a schedule, or the scaling of its
+// service.
+
+// Dormant reports whether the instance is dormant.
+func (m *Machine) Dormant(id api.InstanceID) bool {
+	in := m.instances[id]
+	return in != nil && in.dormant()
+}
+
+func (in *instance) dormant() bool { return in.State == api.Dormant }
+
+// Wake places a dormant instance like a new one. If it fits nowhere, it waits for capacity and is
+// handed back to the root. It ignores other instances, and reports whether the instance was dormant.
+func (m *Machine) Wake(id api.InstanceID, detail string) bool {
+	in := m.instances[id]
+	if in == nil || !in.dormant() {
+		return false
+	}
+	m.applyEvent(in, lifecycle.Wake, api.ReasonNone, detail)
+	m.tryPlace(in)
+	return true
+}
+
+// Sleep makes an instance dormant: it is stopped on its node, and its restarts and failures are
+// counted anew when it wakes. It ignores an instance that is dormant, has ended, is leaving, or was
+// handed back to the root as an exclusive one.
+func (m *Machine) Sleep(id api.InstanceID, reason api.Reason, detail string) {
+	in := m.instances[id]
+	if in == nil || in.dormant() || in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
+		return
+	}
+	m.cancelQuestion(in)
+	m.unreserve(in)
+	m.endKeptPlacements(in)
+	m.waiting.Remove(id)
+	delete(m.aboveShare, id)
+	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
+		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
+	}
+	if in.Node != "" {
+		m.unassign(in, true)
+	}
+	in.HandedBack, in.Moving, in.GivenUp, in.NoBetterNode, in.Violated = false, false, false, false, ""
+	in.lostReason, in.searchUntil, in.avoid, in.why = api.ReasonNone, time.Time{}, nil, nil
+	in.Restarts, in.Failures, in.ExitCode, in.Address, in.Ready = 0, 0, nil, netip.Addr{}, false
+	m.applyEvent(in, lifecycle.Sleep, reason, detail)
+	m.pinSave(in)
+}
+
+// beginDormant makes an instance without a node dormant if its SLA says so, and reports whether it
+// is.
+func (m *Machine) beginDormant(in *instance) bool {
+	reason := in.Desired.Spec.Dormant(in.id().Number())
+	if reason == api.ReasonNone {
+		return false
+	}
+	m.applyEvent(in, lifecycle.Sleep, reason, "")
+	return true
+}
