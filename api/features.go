@@ -11,6 +11,7 @@ const (
 	FeatureFiles         = "files"          // files besides those of the image
 	FeatureHealth        = "health"         // health checks
 	FeatureHealthCommand = "health_command" // health checks by a command in the workload
+	FeatureInput         = "input"          // stdin and tty of workloads
 )
 
 // featureTexts are the names of features for people.
@@ -18,6 +19,7 @@ var featureTexts = map[string]string{
 	FeatureFiles:         "files of the SLA",
 	FeatureHealth:        "health checks",
 	FeatureHealthCommand: "health checks by command",
+	FeatureInput:         "stdin and tty",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -34,6 +36,9 @@ func (m Microservice) Features() []string {
 		if slices.ContainsFunc(checks, func(c *Check) bool { return len(c.Command) > 0 }) {
 			out = append(out, FeatureHealthCommand)
 		}
+	}
+	if m.Stdin || m.TTY {
+		out = append(out, FeatureInput)
 	}
 	return out
 }

@@ -293,6 +293,16 @@ var fieldsBeforeConstraints = []Field{
 		Rule: "only with `one_shot`",
 	},
 	{
+		Pointer: servicePath + "/stdin", Type: BooleanField, Default: "false",
+		Doc:  "Its first process has an input, which `treeline attach -i` writes and ends. Without it, the input is empty (Treeline's own).",
+		Rule: "only of containers",
+	},
+	{
+		Pointer: servicePath + "/tty", Type: BooleanField, Default: "false",
+		Doc:  "Its first process runs in a terminal, whose size and keys are those of `treeline attach -it` (Treeline's own).",
+		Rule: "only of containers",
+	},
+	{
 		Pointer: servicePath + "/privileged", Type: BooleanField, Default: "false",
 		Doc: "It runs without the default confinement, only on nodes whose operator allows this.",
 	},

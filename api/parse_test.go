@@ -192,6 +192,8 @@ func TestFaults(t *testing.T) {
 		{"contradiction", placed(`"constraints":[{"type":"clusters","allowed":["c1"]},{"type":"direct","cluster":"c2"}]`), at + "/constraints", "allow no cluster"},
 		{"exclusive that keeps", placed(`"exclusive":true,"on_disconnect":"keep"`), at + "/on_disconnect", "run twice"},
 		{"attempts of no one-shot", placed(`"max_attempts":3`), at + "/max_attempts", "applies to a one_shot"},
+		{"an input of a process", placed(`"virtualization":"process","code":"/bin/x","stdin":true`), at + "/stdin", "containers only"},
+		{"a terminal of a process", placed(`"virtualization":"process","code":"/bin/x","tty":true`), at + "/tty", "containers only"},
 		{"too many attempts", placed(`"one_shot":true,"max_attempts":1001`), at + "/max_attempts", "1000"},
 		{"fewer attempts than none", placed(`"one_shot":true,"max_attempts":-1`), at + "/max_attempts", "0"},
 		{"on_disconnect", placed(`"on_disconnect":"halt"`), at + "/on_disconnect", "one of keep, stop"},

@@ -107,6 +107,11 @@ func serviceRule(c checker, at string, v *value) {
 		c.fault(at+"/on_disconnect", "leave out exclusive or on_disconnect",
 			"an exclusive service cannot keep running on a node without its cluster: it could run twice")
 	}
+	for _, key := range []string{"stdin", "tty"} {
+		if virt := v.get("virtualization").text; v.get(key).truth && (virt == "process" || virt == "microvm" || virt == "unikernel") {
+			c.fault(at+"/"+key, "use virtualization: container, or leave "+key+" out", "%s is honoured for containers only, not for %s", key, virt)
+		}
+	}
 	if !neutral(v.get("max_attempts")) && !v.get("one_shot").truth {
 		c.fault(at+"/max_attempts", "add one_shot: true, or leave max_attempts out",
 			"max_attempts applies to a one_shot; other services are restarted without a limit")

@@ -62,6 +62,8 @@ type Microservice struct {
 	Priority     string         `json:"priority,omitempty"` // one of Priorities; empty: "normal"
 	Connectivity []Connectivity `json:"connectivity,omitempty"`
 	Health       *Health        `json:"health,omitempty"` // nil: the image's HEALTHCHECK, if it has one
+	Stdin        bool           `json:"stdin,omitempty"`  // its input is open, for attach
+	TTY          bool           `json:"tty,omitempty"`    // it runs in a terminal
 }
 
 // NetworkAny is the value of `network` for services that may also run on nodes without an overlay

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
 	"github.com/treeline-edge/treeline/node-engine/wiring"
@@ -32,6 +33,7 @@ const (
 func main() {
 	process.ShimMain()
 	guard.Main()
+	containerd.LogWriterMain()
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}

@@ -202,6 +202,8 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		{m.OneShot, fmt.Sprintf("one-shot: completed when it exits with 0, failed after %d attempts", m.Attempts())},
 		{m.Exclusive, "exclusive: never runs twice"},
 		{m.Privileged, "privileged"},
+		{m.Stdin, "stdin: its input is open for attach -i"},
+		{m.TTY, "tty: it runs in a terminal"},
 		{m.StopsWhenCutOff() && !m.Exclusive, "stops when its node loses the cluster"},
 	} {
 		if w.is {

@@ -1,12 +1,14 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -87,6 +89,11 @@ func (c *cli) exec(ctx context.Context, a *client.Client, id api.InstanceID, e a
 		return err
 	}
 	defer conn.Close()
+	return c.converse(ctx, conn, e, c.In)
+}
+
+// converse connects a process with the command's streams until it ends. in is its input.
+func (c *cli) converse(ctx context.Context, conn *remote.Conn, e api.Exec, in io.Reader) error {
 	to := frames.NewWriter(conn)
 	if e.TTY {
 		restore, err := c.Console.Raw()
@@ -103,34 +110,93 @@ func (c *cli) exec(ctx context.Context, a *client.Client, id api.InstanceID, e a
 		}()
 	}
 	if e.Stdin {
-		go remote.Input(to, c.In)
+		go remote.Input(to, in)
 	}
 	return ended(remote.Output(conn, c.Out, c.Err))
 }
 
 func (c *cli) attachCmd() *cobra.Command {
-	return &cobra.Command{
-		Use: "attach INSTANCE|SERVICE", Short: "Show what an instance writes from now on, until it ends", Args: cobra.ExactArgs(1),
+	var e api.Exec
+	cmd := &cobra.Command{
+		Use: "attach INSTANCE|SERVICE", Short: "Connect to the workload of an instance until it ends", Args: cobra.ExactArgs(1),
 		Long: `Show what the workload of an instance writes from now on, until it ends. The exit code
-is that of the workload. The workload gets no input: use exec for a process with input.`,
+is that of the workload.
+
+With -i, stdin goes to the workload, whose service needs stdin: true; the end of stdin is
+the end of the workload's input for good. With -it, the workload's terminal, which its
+service has with tty: true, gets every key. To leave it and keep it running, type Ctrl-P
+and then Ctrl-Q; without -t, Ctrl-C.`,
 		ValidArgsFunction: c.complete("instances", "services"),
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			if e.TTY && c.Console == nil {
+				return usage("-t: stdin is not a terminal")
+			}
 			id, err := c.running(ctx, a, args[0])
 			if err != nil {
 				return err
 			}
-			conn, err := remote.Dial(ctx, a, id, "attach", nil)
+			if e.TTY {
+				e.Width, e.Height = c.Console.Size()
+			}
+			conn, err := remote.Dial(ctx, a, id, "attach", client.ExecQuery(e))
 			if err != nil {
 				return err
 			}
 			defer conn.Close()
 			c.say("attached to %s", c.progress().Short(string(id)))
-			err = ended(remote.Output(conn, c.Out, c.Err))
-			if ctx.Err() != nil {
-				return nil // ended by Ctrl-C
+			in := &leaving{from: c.In, leave: func() { _ = conn.Close() }}
+			if e.TTY {
+				err = c.converse(ctx, conn, e, in)
+			} else {
+				err = c.converse(ctx, conn, e, c.In)
+			}
+			if ctx.Err() != nil || in.left.Load() {
+				return nil // ended by the user
 			}
 			return err
 		}),
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&e.Stdin, "stdin", "i", false, "pass stdin to the workload")
+	f.BoolVarP(&e.TTY, "tty", "t", false, "use the workload's terminal in this terminal's size")
+	return cmd
+}
+
+// The keys that leave a terminal: Ctrl-P and then Ctrl-Q.
+const leaveFirst, leaveSecond = 0x10, 0x11
+
+// leaving is the input of a terminal that the user can leave.
+type leaving struct {
+	from  io.Reader
+	leave func()
+	left  atomic.Bool
+	held  bool // leaveFirst was read and not passed on
+}
+
+// Read implements io.Reader.
+func (l *leaving) Read(p []byte) (int, error) {
+	if len(p) < 2 {
+		return 0, io.ErrShortBuffer
+	}
+	for {
+		kept := 0
+		if l.held {
+			p[0], kept = leaveFirst, 1
+		}
+		n, err := l.from.Read(p[kept:])
+		if n > 0 && l.held && p[1] == leaveSecond || bytes.Contains(p[kept:kept+n], []byte{leaveFirst, leaveSecond}) {
+			l.left.Store(true)
+			l.leave()
+			return 0, io.EOF
+		}
+		n += kept
+		l.held = err == nil && n > 0 && p[n-1] == leaveFirst
+		if l.held {
+			n--
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
 	}
 }
 

@@ -25,8 +25,10 @@ func (a *API) registerAccess() {
 			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "exec", Instance: api.InstanceFromPath(in.ID), Exec: in.Exec()}, access.Describe(in.Exec()))
 		})
 	handle(a, instances.Get("/v1/instances/{id}/attach", "Follow the output of an instance, over a WebSocket", errors...).Named("attachInstance"), "",
-		func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
-			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "attach", Instance: api.InstanceFromPath(in.ID)}, "attach")
+		func(ctx context.Context, p rights.Principal, in *access.AttachIn) (*streamOut, error) {
+			r := in.Request()
+			r.Instance = api.InstanceFromPath(in.ID)
+			return a.access(ctx, p, in.Upgrade, r, in.Describe())
 		})
 	handle(a, instances.Get("/v1/instances/{id}/portforward", "Connect to ports of an instance, over a WebSocket", errors...).Named("portForwardInstance"), "",
 		func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {

@@ -77,6 +77,36 @@ func (in *ExecIn) Exec() *api.Exec {
 	return &api.Exec{Args: in.Args, TTY: in.TTY, Stdin: in.Stdin, Width: in.Width, Height: in.Height}
 }
 
+// AttachIn is the input of the operation that attaches to a workload.
+type AttachIn struct {
+	Upgrade
+	ID     string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	Stdin  bool   `query:"stdin" doc:"Pass the client's input to the workload, whose service needs stdin or tty."`
+	TTY    bool   `query:"tty" doc:"Set the size of the workload's terminal, whose service needs tty."`
+	Width  uint16 `query:"width" doc:"Columns of the client's terminal."`
+	Height uint16 `query:"height" doc:"Rows of the client's terminal."`
+}
+
+// Request returns the request that the input describes.
+func (in *AttachIn) Request() wire.StreamRequest {
+	r := wire.StreamRequest{Kind: "attach"}
+	if in.Stdin || in.TTY {
+		r.Exec = &api.Exec{Stdin: in.Stdin, TTY: in.TTY, Width: in.Width, Height: in.Height}
+	}
+	return r
+}
+
+// Describe returns the text of the attach for events and logs.
+func (in *AttachIn) Describe() string {
+	switch {
+	case in.Stdin && in.TTY:
+		return "attach with input and terminal"
+	case in.Stdin:
+		return "attach with input"
+	}
+	return "attach"
+}
+
 // InstanceIn is the input of the other operations.
 type InstanceIn struct {
 	Upgrade

@@ -24,7 +24,7 @@ type StreamRequest struct {
 	Method   string         `json:"method,omitempty"`
 	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API
 	Body     []byte         `json:"body,omitempty"`
-	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"
+	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"; of kind "attach" with input or terminal, without Args
 	Lines    *LogLines      `json:"lines,omitempty"` // of kind "loglines"
 	// For identifies the tenant and, by a digest, the user of the stream, for fair shares at
 	// lower tiers. It is not a credential. Empty: unknown.

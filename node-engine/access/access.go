@@ -63,7 +63,7 @@ func (a *Access) Open(_ context.Context, r wire.StreamRequest) (streams.Serve, e
 		}
 		return func(ctx context.Context, conn *streams.Conn) error { return execute(ctx, x, k, *r.Exec, conn) }, nil
 	case "attach":
-		return func(ctx context.Context, conn *streams.Conn) error { return a.attach(ctx, k, conn) }, nil
+		return func(ctx context.Context, conn *streams.Conn) error { return a.attach(ctx, k, r.Exec, conn) }, nil
 	case "portforward":
 		ns, ok := a.opt.Runtime.(runtime.Namespaced)
 		if !ok {
@@ -134,18 +134,25 @@ func input(conn io.Reader, keys *io.PipeWriter, run runtime.Running, stdin bool)
 	}
 }
 
-// attach sends what the workload writes from now on, until it ends, and its exit code.
-func (a *Access) attach(ctx context.Context, k wire.Key, conn io.ReadWriteCloser) error {
+// attach sends what the workload writes from now on, until it ends, and its exit code. With a terminal
+// or input, it passes the user's.
+func (a *Access) attach(ctx context.Context, k wire.Key, terminal *api.Exec, conn io.ReadWriteCloser) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := frames.NewWriter(conn)
+	in, err := a.openInput(ctx, k, terminal)
+	if err != nil {
+		return out.Fail(err)
+	}
+	defer in.Close()
+	defer context.AfterFunc(ctx, func() { _ = in.Close() })() // ends a Write to a workload that does not read
 	from, err := a.opt.Runtime.Logs(ctx, k, 0, true)
 	if err != nil {
 		return out.Fail(err)
 	}
 	defer from.Close()
 	go func() {
-		_, _ = io.Copy(io.Discard, conn) // until the user's stream ends
+		a.passInput(ctx, conn, in, terminal) // until the user's stream ends
 		cancel()
 	}()
 	if _, err := io.Copy(out.Stream(frames.Stdout), from); err != nil {
@@ -165,3 +172,58 @@ func (a *Access) attach(ctx context.Context, k wire.Key, conn io.ReadWriteCloser
 	}
 	return out.Fail(fmt.Errorf("%s has ended: %w", k, api.ErrGone))
 }
+
+// openInput opens the workload's input, if the user wants it.
+func (a *Access) openInput(ctx context.Context, k wire.Key, terminal *api.Exec) (runtime.Input, error) {
+	if terminal == nil || !terminal.Stdin && !terminal.TTY {
+		return noInput{}, nil
+	}
+	x, ok := a.opt.Runtime.(runtime.Attacher)
+	if !ok {
+		return nil, fmt.Errorf("workloads of this node's runtime have no input; attach without -i and -t: %w", api.ErrUnavailable)
+	}
+	in, err := x.Attach(ctx, k, terminal.TTY)
+	if err == nil && terminal.TTY {
+		_ = in.Resize(terminal.Width, terminal.Height)
+	}
+	return in, err
+}
+
+// passInput passes the user's frames to the workload, until the stream ends. It blocks while the
+// workload does not read.
+func (a *Access) passInput(ctx context.Context, conn io.Reader, in runtime.Input, terminal *api.Exec) {
+	from := frames.NewReader(conn)
+	for {
+		kind, payload, err := from.Next()
+		if err != nil {
+			return
+		}
+		switch {
+		case kind == frames.Stdin && terminal != nil && terminal.Stdin:
+			_, _ = in.Write(payload) // an error means that the workload has closed its input
+		case kind == frames.EOF && terminal != nil && terminal.Stdin:
+			if err := in.End(ctx); err != nil && ctx.Err() == nil {
+				a.opt.Log.Debug("input of a workload not ended", "err", err)
+			}
+		case kind == frames.Resize:
+			if w, h, err := frames.Size(payload); err == nil {
+				_ = in.Resize(w, h)
+			}
+		}
+	}
+}
+
+// noInput is the input of a workload to which the user passes none.
+type noInput struct{}
+
+// Write implements io.Writer.
+func (noInput) Write(p []byte) (int, error) { return len(p), nil }
+
+// Close implements io.Closer.
+func (noInput) Close() error { return nil }
+
+// End implements runtime.Input.
+func (noInput) End(context.Context) error { return nil }
+
+// Resize implements runtime.Input.
+func (noInput) Resize(uint16, uint16) error { return nil }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	goruntime "runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -338,6 +339,95 @@ func TestAForwardStaysInTheNamespace(t *testing.T) {
 		}()
 		if err := <-done; err != nil {
 			t.Fatalf("after dials in the namespace: %v", err)
+		}
+	}
+}
+
+// keyboard is the input of a workload that reads when it is told to.
+type keyboard struct {
+	calls chan string
+	reads bool
+	done  chan struct{}
+	once  sync.Once
+}
+
+func (k *keyboard) Write(p []byte) (int, error) {
+	k.calls <- "write " + string(p)
+	if !k.reads {
+		<-k.done
+		return 0, io.ErrClosedPipe
+	}
+	return len(p), nil
+}
+
+func (k *keyboard) Close() error {
+	k.once.Do(func() { close(k.done) })
+	return nil
+}
+
+func (k *keyboard) End(context.Context) error {
+	k.calls <- "end"
+	return nil
+}
+
+func (k *keyboard) Resize(w, h uint16) error {
+	k.calls <- fmt.Sprintf("size %dx%d", w, h)
+	return nil
+}
+
+// attachable is a runtime whose workloads have an input, and write nothing.
+type attachable struct {
+	fake
+	keys *keyboard
+}
+
+func (a *attachable) Attach(_ context.Context, _ wire.Key, terminal bool) (runtime.Input, error) {
+	if terminal {
+		return a.keys, nil
+	}
+	return nil, fmt.Errorf("its service has no input: %w", api.ErrConflict)
+}
+
+func (a *attachable) Logs(ctx context.Context, _ wire.Key, _ int, _ bool) (io.ReadCloser, error) {
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = w.Close() })
+	return r, nil
+}
+
+// TestAttachPassesInput: the end of the user's stream is not the end of the input, and a workload that
+// does not read does not keep the stream.
+func TestAttachPassesInput(t *testing.T) {
+	r := wire.StreamRequest{Kind: "attach", Instance: "acme/a.b.c.d#0", Exec: &api.Exec{Stdin: true, TTY: true, Width: 80, Height: 24}}
+	for _, reads := range []bool{true, false} {
+		keys := &keyboard{calls: make(chan string, 8), reads: reads, done: make(chan struct{})}
+		u, done := begin(t, New(Options{Runtime: &attachable{keys: keys}}), r)
+		to := frames.NewWriter(u)
+		want := []string{"size 80x24", "write a"}
+		_ = to.Write(frames.Stdin, []byte("a"))
+		if reads {
+			want = append(want, "size 120x40", "end")
+			_ = to.Resize(120, 40)
+			_ = to.Write(frames.EOF, nil)
+		}
+		for _, w := range want {
+			if got := <-keys.calls; got != w {
+				t.Errorf("the workload got %q, want %q", got, w)
+			}
+		}
+		_ = u.Close()
+		if err := <-done; err != nil {
+			t.Errorf("attach after the user left: %v", err)
+		}
+		if len(keys.calls) > 0 {
+			t.Errorf("after the user left the workload got %q, want nothing", <-keys.calls)
+		}
+	}
+	for _, rt := range []runtime.Runtime{&fake{}, &attachable{}} {
+		r.Exec = &api.Exec{Stdin: true}
+		u, _ := begin(t, New(Options{Runtime: rt}), r)
+		kind, payload, err := frames.NewReader(u).Next()
+		if kind != frames.Error || err != nil || !strings.Contains(frames.Problem(payload).Error(), "no input") {
+			t.Errorf("input for a workload without: got %d %q, %v; want a refusal", kind, payload, err)
 		}
 	}
 }

@@ -20,6 +20,27 @@ type Executor interface {
 	Exec(ctx context.Context, k wire.Key, p Process) (Running, error)
 }
 
+// Attacher is a Runtime whose workloads can have an input and a terminal.
+//
+// Attach opens the input of a running workload. It fails with ErrNotFound if the workload does not run,
+// and with ErrConflict if its service has neither stdin nor tty, if it has no tty although terminal is
+// true, and if the input has ended. The input stays open after Close, and across the end of the node
+// engine and of the runtime's daemons.
+type Attacher interface {
+	Attach(ctx context.Context, k wire.Key, terminal bool) (Input, error)
+}
+
+// Input is the input of a workload. Its methods are safe for concurrent use. Write blocks while the
+// workload does not read, until Close.
+//
+// End ends the input for good: the workload reads its end. In a terminal it sends the character that
+// means the end. Resize changes the size of the terminal; it does nothing without one.
+type Input interface {
+	io.WriteCloser
+	End(ctx context.Context) error
+	Resize(width, height uint16) error
+}
+
 // Process is a process to run in a workload.
 type Process struct {
 	Args          []string

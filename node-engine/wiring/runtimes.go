@@ -50,6 +50,9 @@ func features(rt runtime.Runtime) []string {
 	if _, ok := rt.(runtime.Executor); ok {
 		out = append(out, api.FeatureHealthCommand)
 	}
+	if _, ok := rt.(runtime.Attacher); ok {
+		out = append(out, api.FeatureInput)
+	}
 	return out
 }
 

@@ -32,9 +32,9 @@ func (a *API) registerAccess() {
 			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "exec", Exec: in.Exec()}, access.Describe(in.Exec()))
 		})
 	handle(a, instances.Get("/v1/instances/{id}/attach", "Attach to instance", errors...).
-		About("What the workload writes from now on, and its exit code, over a WebSocket with the frames of exec. The workload gets no input."),
-		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
-			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "attach"}, "attach")
+		About("What the workload writes from now on, and its exit code, over a WebSocket with the frames of exec. With stdin, the client's input goes to the workload, whose input frame 5 ends for good; the end of the connection does not."),
+		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.AttachIn) (*streamOut, error) {
+			return a.access(ctx, p, in.Upgrade, in.ID, in.Request(), in.Describe())
 		})
 	handle(a, instances.Get("/v1/instances/{id}/portforward", "Forward ports of instance", errors...).
 		About("Connections to ports of the workload, over a WebSocket with the subprotocol "+access.Protocol+": a yamux session whose streams begin with the protocol "+
@@ -57,7 +57,7 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 	if i.Cluster == "" || i.State != api.Running {
 		return nil, fmt.Errorf("%s in %s: it does not run: it is %s: %w", r.Kind, i.ID, i.Standing(), api.ErrConflict)
 	}
-	if r.Exec != nil {
+	if r.Kind == "exec" {
 		if err := r.Exec.Validate(); err != nil {
 			return nil, fmt.Errorf("exec in %s: %w", i.ID, err)
 		}

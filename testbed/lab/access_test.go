@@ -119,7 +119,10 @@ func TestAccessBehindNAT(t *testing.T) {
 	m.Code, m.Cmd, m.Environment = tools, []string{"/app", "echo"}, []string{"PORT=7"}
 	dead := o.Container("dead", 1)
 	dead.Cmd, dead.OneShot = []string{"/app", "exit", "0"}, true
-	o.Apply(lab.App("shop", lab.Needing(m, 0.1, 256), lab.Needing(dead, 0.1, 64)))
+	cat, screen := o.Container("cat", 1), o.Container("screen", 1)
+	cat.Cmd, cat.Stdin = []string{"/app", "cat"}, true
+	screen.Cmd, screen.Stdin, screen.TTY = []string{"/app", "size"}, true, true
+	o.Apply(lab.App("shop", lab.Needing(m, 0.1, 256), lab.Needing(dead, 0.1, 64), lab.Needing(cat, 0.1, 64), lab.Needing(screen, 0.1, 64)))
 	o.Wait("it runs", o.Running("shop", "echo", 1))
 	id := o.ID("shop", "echo", 0)
 	token := o.Access()
@@ -157,6 +160,68 @@ func TestAccessBehindNAT(t *testing.T) {
 		r.says("120x40")
 		_, _ = io.WriteString(tty, "\x03")
 		r.ends(0, "91x17")
+	})
+	t.Run("attach", func(t *testing.T) {
+		run("attach", "-i", "shop/echo").ends(7, "its service has no input.*stdin: true")
+		// The end of the node engine is not the end of the input.
+		o.Wait("the copying workload runs", o.Running("shop", "cat", 1))
+		was := o.Workload(o.ID("shop", "cat", 0))
+		attach := func() (*running, io.WriteCloser) {
+			r := &running{t: t, cmd: o.Command(token, "attach", "-i", "shop/cat"), done: make(chan struct{})}
+			r.cmd.Stdout, r.cmd.Stderr = r, r
+			in, err := r.cmd.StdinPipe()
+			if err == nil {
+				err = r.cmd.Start()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.await()
+			r.says("attached")
+			return r, in
+		}
+		r, in := attach()
+		_, _ = io.WriteString(in, "before\n")
+		r.says("(?m)^before$")
+		node.Kill9()
+		r.ends(8, "stream interrupted")
+		node.Start()
+		var again *running
+		lab.Within(t, time.Minute, "the input is open again", func() error {
+			again, in = attach()
+			_, _ = io.WriteString(in, "after\n")
+			for range 50 {
+				if strings.Contains(again.text(), "after\n") {
+					return nil
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			return errors.New(again.text())
+		})
+		if !was.Alive() {
+			t.Error("the workload ended with the node engine, want it to keep running")
+		}
+		_ = in.Close() // the end of the input ends the workload
+		again.ends(0, "after")
+
+		s := &running{t: t, cmd: o.Command(token, "attach", "-it", "shop/screen"), done: make(chan struct{})}
+		tty, err := pty.StartWithSize(s.cmd, &pty.Winsize{Cols: 91, Rows: 17})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tty.Close()
+		go io.Copy(s, tty)
+		s.await()
+		s.says("91x17")
+		if err := pty.Setsize(tty, &pty.Winsize{Cols: 120, Rows: 40}); err != nil {
+			t.Fatal(err)
+		}
+		s.says("120x40")
+		_, _ = io.WriteString(tty, "\x10\x11")
+		s.ends(0, "120x40")
+		if i := o.Instance(o.ID("shop", "screen", 0)); i.State != api.Running || i.Restarts > 0 {
+			t.Errorf("the workload after the user left its terminal is %s with %d restarts, want it to run", i.Standing(), i.Restarts)
+		}
 	})
 	t.Run("copy", func(t *testing.T) {
 		dir := t.TempDir()

@@ -47,6 +47,8 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 		{field: "addons", with: func(n *api.NodeInfo) { n.Addons = []string{"camera", "flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [flops, lidar]}]", blames: "addons"},
 		{field: "health", with: features(api.FeatureHealth), ask: "health: {liveness: {tcp: {port: 80}}}", cannot: "health: {liveness: {command: [check]}}", blames: "features"},
 		{field: "health by a command", both: features(api.FeatureHealth), with: features(api.FeatureHealth, api.FeatureHealthCommand), ask: "health: {readiness: {command: [check]}}", cannot: "health: {readiness: {command: [check]}}, constraints: [{type: direct, node: n1}]", blames: "features"},
+		{field: "stdin", with: features(api.FeatureInput), ask: "stdin: true", cannot: "stdin: true, constraints: [{type: direct, node: n1}]", blames: "features"},
+		{field: "tty", with: features(api.FeatureInput), ask: "tty: true", cannot: "tty: true, constraints: [{type: direct, node: n1}]", blames: "features"},
 		{field: "labels, equal", with: label("disk", "ssd"), ask: "constraints: [{type: labels, labels: [disk=ssd]}]", cannot: "constraints: [{type: labels, labels: [disk=tape]}]", blames: "labels"},
 		{field: "labels, not", both: label("old", "yes"), with: func(n *api.NodeInfo) { delete(n.Labels, "old") }, ask: "constraints: [{type: labels, labels: [\"!old\"]}]", cannot: "constraints: [{type: labels, labels: [old=no]}]", blames: "labels"},
 		{field: "geo, a circle", both: at(52.52, 13.4), with: at(48.14, 11.58), ask: "constraints: [{type: geo, location: \"48.1N,11.5E\", threshold: 50}]", cannot: "constraints: [{type: geo, location: \"40N,0E\", threshold: 50}]", blames: "geo"},

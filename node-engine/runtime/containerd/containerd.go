@@ -298,7 +298,7 @@ func (r *Runtime) createContainer(ctx context.Context, w runtime.Workload, h Han
 		err = linkFiles(ctx, files, w.Files.Links)
 	}
 	if err == nil {
-		err = r.newTask(ctx, c.ID, r.cfg.shimGroup(w.Instance), files)
+		err = r.newTask(ctx, c.ID, w, files)
 	}
 	if err != nil {
 		return errors.Join(err, r.remove(context.WithoutCancel(ctx), c.ID))

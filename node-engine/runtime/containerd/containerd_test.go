@@ -353,6 +353,9 @@ func left(t *testing.T, cfg Config, k wire.Key) []string {
 			out = append(out, id+suffix)
 		}
 	}
+	if _, err := os.Stat(filepath.Join(cfg.StateDir, "inputs", id)); err == nil {
+		out = append(out, "input")
+	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil || strings.Contains(string(mounts), id) {
 		out = append(out, fmt.Sprintf("a mount (%v)", err))

@@ -78,6 +78,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 		names := c.namesDir(id)
 		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), change(ownNetwork))
 	}
+	if w.Spec.TTY {
+		opts = append(opts, oci.WithTTY)
+	}
 	if w.Files != nil {
 		opts = append(opts, oci.WithMounts(fileMounts(w.Files)))
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	tasktypes "github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/treeline-edge/treeline/internal/fairshare"
@@ -49,23 +48,31 @@ var taskTurns = fairshare.Bound{
 	Beyond: "16 stops at once, 4 of one shim; 64 creations at once, 1 of one shim; shims take turns, and the newest of the shim with most fails and is tried again",
 }.Declare("containers to create and to stop that wait at a node", 1<<16)
 
-func (r *Runtime) newTask(ctx context.Context, id, shim string, files []mount.Mount) error {
+func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, files []mount.Mount) error {
 	path, err := r.logs.Create(id)
 	if err != nil {
 		return err
 	}
-	leave, err := r.starts.Enter(ctx, time.Now(), []string{shim}, false)
+	in, err := r.openInput(id, w.Spec)
+	if err != nil {
+		return err
+	}
+	leave, err := r.starts.Enter(ctx, time.Now(), []string{r.cfg.shimGroup(w.Instance)}, false)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	out, err := cio.LogURIGenerator("file", path, nil)
+	out, err := output(path, w.Spec.TTY)
 	if err != nil {
 		return err
 	}
+	errs := out
+	if w.Spec.TTY {
+		errs = "" // a terminal has one output
+	}
 	create := func() error {
 		_, err := native(r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
-			ContainerID: id, Rootfs: mount.ToProto(files), Stdout: out.String(), Stderr: out.String(),
+			ContainerID: id, Rootfs: mount.ToProto(files), Stdin: in, Stdout: out, Stderr: errs, Terminal: w.Spec.TTY,
 		}))
 		return err
 	}
@@ -147,7 +154,7 @@ func (r *Runtime) recreateTask(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return r.newTask(ctx, id, r.cfg.shimGroup(rec.Instance), files)
+	return r.newTask(ctx, id, rec.Workload, files)
 }
 
 // endProcesses ends the container with SIGTERM and, after grace, with last.
@@ -221,6 +228,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 		func() error { return ignoreNotFound(r.c.SnapshotService(r.cfg.Snapshotter).Remove(ctx, id)) },
 		func() error { return r.logs.Unmark(id) },
 		func() error { return os.RemoveAll(r.cfg.namesDir(id)) },
+		func() error { return os.RemoveAll(r.inputPath(id)) },
 		group.Remove,
 	} {
 		if err := step(); err != nil {

@@ -173,6 +173,9 @@ func failure(action string, k wire.Key, err error) error {
 }
 
 func (r *Runtime) create(w runtime.Workload) error {
+	if w.Spec.Stdin || w.Spec.TTY {
+		return runtime.Errorf(api.ReasonNoRuntime, "plain processes have no stdin and no tty; use virtualization: container")
+	}
 	id := runtime.ID(w.Key)
 	old, err := r.status(id)
 	switch {

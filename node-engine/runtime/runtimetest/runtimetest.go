@@ -87,6 +87,11 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 		{"ExecNeedsARunningWorkload", execNeedsARunningWorkload},
 		{"ExecEndsWithItsWorkload", execEndsWithItsWorkload},
 		{"ExecEndsWithItsEngine", execEndsWithItsEngine},
+		{"AttachInput", attachInput},
+		{"AttachOutlivesItsEngine", attachOutlivesItsEngine},
+		{"AttachTerminal", attachTerminal},
+		{"AttachNeedsAnInput", attachNeedsAnInput},
+		{"InputIsRefused", inputIsRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := factory(t)
@@ -94,6 +99,9 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 			s.rt = s.open()
 			t.Cleanup(func() { s.rt.Close() }) // last, after the workloads were stopped
 			if _, ok := s.rt.(runtime.Executor); !ok && strings.HasPrefix(c.name, "Exec") {
+				return
+			}
+			if _, ok := s.rt.(runtime.Attacher); !ok && strings.HasPrefix(c.name, "Attach") {
 				return
 			}
 			c.test(s)
