@@ -16,10 +16,13 @@ const (
 
 // featureTexts are the names of features for people.
 var featureTexts = map[string]string{
-	FeatureFiles:         "files of the SLA",
-	FeatureHealth:        "health checks",
-	FeatureHealthCommand: "health checks by command",
-	FeatureInput:         "stdin and tty",
+	FeatureFiles:                     "files of the SLA",
+	FeatureHealth:                    "health checks",
+	FeatureHealthCommand:             "health checks by command",
+	FeatureOfVolume(VolumeLocal):     "volumes of type local",
+	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
+	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
+	FeatureInput:                     "stdin and tty",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -40,5 +43,11 @@ func (m Microservice) Features() []string {
 	if m.Stdin || m.TTY {
 		out = append(out, FeatureInput)
 	}
+	for _, v := range m.Volumes {
+		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	slices.Sort(out)
 	return out
 }

@@ -88,8 +88,6 @@ func (f Field) Bounds() string {
 	return strings.Join(parts, "; ")
 }
 
-const untilVolumes = "until volumes arrive"
-
 // The limits of a document. Fields has the others.
 const (
 	MaxSLABytes  = 1 << 20 // of a document; checked before parsing
@@ -114,6 +112,8 @@ const (
 	callerPattern   = `^(?:app|tenant|none|` + tenantPart + `{0,8}` + objectPart + `)$`
 	calleePattern   = `^` + tenantPart + `{1,8}` + objectPart + `$`
 	machinePattern  = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$`
+	dnsLabel        = `[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?`
+	volumePattern   = `^(?:` + dnsLabel + `)?$`
 	devicePattern   = `^[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?(?:/[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?)?$`
 	addonPattern    = `^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$`
 	areaPattern     = `^(?:[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,61}[A-Za-z0-9])?)?$`
@@ -133,6 +133,7 @@ const (
 	addressesPath  = servicePath + "/addresses"
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
+	volumePath     = servicePath + "/volumes/*"
 
 	rigidnessDoc   = "The share of the checks of the last five minutes in which it must be met; otherwise the instance moves to a place that meets it, starting there before it stops here. 1: it moves at the first violation; 0.9: after 30 s. 0 means the default."
 	tolerateDoc    = "How long it may be violated before the instance moves, instead of `rigidness`: `60s` (Treeline's own)."
@@ -445,7 +446,29 @@ var fieldsAfterConstraints = []Field{
 	{Pointer: boundPath + "/convergence_time", Type: NumberField, Unit: "s", Max: MaxConvergence, Default: defaultConverg, Doc: convergenceDoc},
 
 	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "The reaction to violations of the SLA."},
-	{Pointer: servicePath + "/volumes", Type: ArrayField, Status: Refused, Until: untilVolumes, Doc: "Volumes and their mount points."},
+	{
+		Pointer: servicePath + "/volumes", Type: ArrayField, Max: MaxVolumes,
+		Doc: "The volumes of each instance. Their sizes are reserved like `storage` and, for `tmpfs`, like `memory`. It runs only on nodes that support the types.", Rule: "no name twice; no path in another one; only with `virtualization: container`",
+	},
+	{Pointer: volumePath, Type: ObjectField, Doc: "One volume."},
+	{Pointer: volumePath + "/name", Type: StringField, Pattern: volumePattern, Doc: "Its name within the service (Treeline's own).", Rule: "`name` or `volume_id` is required"},
+	{Pointer: volumePath + "/volume_id", Type: StringField, Pattern: volumePattern, Doc: "Oakestra's name of `name`."},
+	{
+		Pointer: volumePath + "/type", Type: StringField, Enum: append([]string{""}, VolumeTypes...),
+		Doc:  "`local`: on a node's disk. It outlives the instance, restarts and new SLAs, and is deleted only by `treeline delete volume`; its instance is placed only where it is, and waits for that node. `ephemeral`: on a node's disk, deleted with the placement of the instance. `tmpfs`: in memory, and counts for the instance's memory (Treeline's own).",
+		Rule: "`type` or `csi_driver` is required",
+	},
+	{Pointer: volumePath + "/csi_driver", Type: StringField, Length: 256, Doc: "Oakestra's name of `type`.", Rule: "one of the types of `type`; other CSI drivers are refused"},
+	{
+		Pointer: volumePath + "/mount_path", Type: StringField, Required: true, Length: maxMountPath,
+		Doc: "Where the container sees it.", Rule: "absolute, without `.` and `..`; not over `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`",
+	},
+	{
+		Pointer: volumePath + "/size", Type: IntegerField, Required: true, Unit: "MiB", Min: 1, Max: MaxVolumeMB,
+		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "at least 16, unless `type` is `tmpfs`; the size of an existing `local` volume cannot change",
+	},
+	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "only with `type: local`"},
+	{Pointer: volumePath + "/config", Type: ObjectField, Status: Refused, Until: "until CSI drivers arrive; built-in drivers take size and read_only", Doc: "Parameters of the CSI driver."},
 	{Pointer: servicePath + "/environment_from", Type: ArrayField, Status: Refused, Until: "use `files`: an environment is stored with the container and can be read in /proc", Doc: "Environment variables from configs and secrets."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
 	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "services store their own state", Doc: "Unused in Oakestra."},

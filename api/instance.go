@@ -65,6 +65,7 @@ const (
 	ReasonNoFiles       Reason = "files_unavailable"   // a config or secret of its files does not exist or cannot be fetched, or a file cannot be written
 	ReasonNotReady      Reason = "not_ready"           // it runs and gets no flows: its start-up or readiness check has not passed
 	ReasonUnhealthy     Reason = "unhealthy"           // its start-up or liveness check failed
+	ReasonVolume        Reason = "volume_unavailable"  // a volume of it cannot be mounted now
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited
@@ -118,6 +119,9 @@ type Observed struct {
 	// Position is where it runs, if another service's SLA refers to it. A change of it alone
 	// does not cause a report. Between cluster and root only.
 	Position *Position `json:"position,omitempty"`
+	// Volumes says that a node of the cluster has local volumes of the instance. It is not part of the
+	// digest, because earlier releases compute the digest without it. Between cluster and root only.
+	Volumes bool `json:"volumes,omitempty"`
 	// Devices are the ids of its devices on its node.
 	Devices []string `json:"devices,omitempty"`
 }

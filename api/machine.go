@@ -29,6 +29,7 @@ type NodeInfo struct {
 	Areas            []string          `json:"areas,omitempty"`         // names of places and its country's code, lower case, sorted
 	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: any port
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
+	Volumes          []NodeVolume      `json:"volumes,omitempty"`       // local volumes on it, in the order of their ids
 	Features         []string          `json:"features,omitempty"`      // of SLAs that it supports, such as FeatureHealth, sorted; earlier releases report none
 }
 

@@ -78,9 +78,12 @@ func (m *Microservice) complete() {
 			m.Addresses = nil // an empty object, as in Oakestra's files, requests none
 		}
 	}
-	m.Devices, m.Connectivity = orNil(m.Devices), orNil(m.Connectivity)
+	m.Devices, m.Connectivity, m.Volumes = orNil(m.Devices), orNil(m.Connectivity), orNil(m.Volumes)
 	m.Files, m.AddedFiles = orNil(slices.Concat(m.Files, m.AddedFiles)), nil
 	m.completeHealth()
+	for i := range m.Volumes {
+		m.Volumes[i].complete()
+	}
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
 		if k.Type == antiAffinity {

@@ -117,6 +117,8 @@ func TestEveryRefusedFieldIsRefusedByNameAndTakenWhenNeutral(t *testing.T) {
 				return strings.Replace(placed(""), "{", "{"+m+",", 1)
 			case strings.Contains(f.Pointer, "/addresses/"):
 				return placed(`"addresses":{` + m + `}`)
+			case strings.Contains(f.Pointer, "/volumes/"):
+				return placed(`"volumes":[{"name":"v","type":"tmpfs","size":1,"mount_path":"/v",` + m + `}]`)
 			case strings.Contains(f.Pointer, "/constraints/"):
 				return placed(`"constraints":[{"type":"direct","cluster":"c1",` + m + `}]`)
 			}

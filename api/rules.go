@@ -27,6 +27,8 @@ func init() { // in init, because rules and table refer to each other
 		constraintPath + "/polygon":    polygonRule,
 		constraintPath + "/target":     targetRule,
 		servicePath + "/devices":       devicesRule,
+		servicePath + "/volumes":       volumesRule,
+		volumePath:                     volumeRule,
 		linkPath + "/con_constraints":  onceRule("type", "leave one of them out"),
 		servicePath + "/connectivity":  onceRule("target_microservice_id", "merge their con_constraints"),
 		boundPath:                      linkRule,
@@ -121,6 +123,7 @@ func serviceRule(c checker, at string, v *value) {
 	networkRule(c, at, v)
 	totalDevicesRule(c, at, v)
 	filesRule(c, at, v)
+	containersOnlyRule(c, at, v)
 }
 
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}

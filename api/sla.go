@@ -64,6 +64,7 @@ type Microservice struct {
 	Health       *Health        `json:"health,omitempty"` // nil: the image's HEALTHCHECK, if it has one
 	Stdin        bool           `json:"stdin,omitempty"`  // its input is open, for attach
 	TTY          bool           `json:"tty,omitempty"`    // it runs in a terminal
+	Volumes      []Volume       `json:"volumes,omitempty"`
 }
 
 // NetworkAny is the value of `network` for services that may also run on nodes without an overlay
@@ -125,6 +126,13 @@ func (m Microservice) Needs() Resources {
 	r := Resources{
 		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory, StorageMB: m.Storage,
 		InMbit: m.BandwidthIn, OutMbit: m.BandwidthOut,
+	}
+	for _, v := range m.Volumes {
+		if v.Type == VolumeTmpfs {
+			r.MemoryMB += v.SizeMB
+		} else {
+			r.StorageMB += v.SizeMB
+		}
 	}
 	for _, link := range m.Connectivity {
 		for _, k := range link.Constraints {

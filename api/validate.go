@@ -171,6 +171,7 @@ var fixPattern = map[string]string{
 	namePattern:     "1 to 30 letters, digits and inner hyphens",
 	runtimePattern:  "container, process, or the name of a runtime that nodes offer, in lower case",
 	envPattern:      "KEY=value, where KEY has letters, digits and _, and does not begin with a digit",
+	volumePattern:   "at most 63 lower-case letters, digits and inner hyphens",
 	machinePattern:  "at most 63 lower-case letters, digits and inner hyphens",
 	addressPattern:  "auto, or an IPv4 address",
 	callerPattern:   "app, tenant, none, <app>.<ns> or <app>.<ns>.<service>.<ns>; of another tenant with <tenant>/ in front",

@@ -244,6 +244,22 @@ func (c *Client) ReadLogs(ctx context.Context, id api.InstanceID, o LogOptions) 
 	return c.stream(ctx, pathOf(Instances, id)+"/logs", q)
 }
 
+// Volumes lists local volumes, and the revision of the list.
+func (c *Client) Volumes(ctx context.Context, o ListOptions) ([]api.VolumeStatus, api.Revision, error) {
+	return List[api.VolumeStatus](ctx, c, string(Volumes), o)
+}
+
+// Volume returns a local volume.
+func (c *Client) Volume(ctx context.Context, id api.VolumeID) (api.VolumeStatus, error) {
+	return Get[api.VolumeStatus](ctx, c, pathOf(Volumes, id))
+}
+
+// DeleteVolume deletes a local volume with its data if it is at revision at; 0 matches any. ErrConflict:
+// an instance has it. ErrUnavailable: its node is not connected.
+func (c *Client) DeleteVolume(ctx context.Context, id api.VolumeID, at api.Revision) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Volumes, id), Header: ifMatch(at)})
+}
+
 // Clusters lists clusters, and the revision to watch from.
 func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, api.Revision, error) {
 	return List[api.Cluster](ctx, c, string(Clusters), o)

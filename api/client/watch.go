@@ -23,6 +23,7 @@ const (
 	Services  Kind = "/v1/services"
 	Instances Kind = "/v1/instances"
 	Clusters  Kind = "/v1/clusters"
+	Volumes   Kind = "/v1/volumes" // not watched
 	Events    Kind = "/v1/events"
 )
 

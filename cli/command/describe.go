@@ -29,6 +29,7 @@ func (c *cli) describeCmd() *cobra.Command {
 		{"app NAME", []string{"application"}, "apps", c.describeApp},
 		{"service NAME", []string{"svc"}, "services", c.describeService},
 		{"instance NAME", []string{"inst"}, "instances", c.describeInstance},
+		{"volume INSTANCE:NAME", []string{"vol"}, "volumes", c.describeVolume},
 		{"cluster NAME", nil, "clusters", c.describeCluster},
 		{"config NAME", nil, "configs", c.describeValues(api.KindConfig)},
 		{"secret NAME", nil, "secrets", c.describeValues(api.KindSecret)},
@@ -178,6 +179,9 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	d.line("Needs", "%s", m.Needs())
 	for _, n := range m.NeedsDevices() {
 		d.line("Device", "%d %s, exclusively", n.Count, n.Name)
+	}
+	for _, v := range m.Volumes {
+		d.line("Volume", "%s at %s: %s, %d MiB", v.Name, v.MountPath, v.Type, v.SizeMB)
 	}
 	d.line("Priority", "%s", m.Priority)
 	d.line("Environment", "%s", names(m.Environment)) // without values, which may be secrets
@@ -340,6 +344,9 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	}
 	if n.BandwidthUnknown {
 		d.line("Bandwidth", "unknown: services that reserve bandwidth are not placed here until bandwidth is set in the node's configuration")
+	}
+	for _, v := range n.Volumes {
+		d.line("Volume", "%s, %d MiB", v.ID, v.SizeMB)
 	}
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)

@@ -30,7 +30,7 @@ func TestFieldsAreFoundByTheEndOfTheirPath(t *testing.T) {
 		"app.services.memory":      {"applications.microservices.memory  integer\n", "May be: 0 to 16777216 MiB.\n", "Default: the cluster's.\n"},
 		"constraints.services":     {"applications.microservices.constraints.services  list of strings\n"},
 		"threshold":                {"applications.microservices.constraints.threshold  number\n", "con_constraints.threshold  number, required\n"},
-		"volumes":                  {"Refused: until volumes arrive.\n"},
+		"volumes":                  {"applications.microservices.volumes  list of objects\n", "    mount_path "},
 		"customerID":               {"changes nothing.\n"},
 		"microservices.devices":    {"    name   The kind, as nodes offer it"},
 		"sla_version":              {"string, required\n", "May be: v2.0.\n"},

@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, clusters, nodes, configs or secrets"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, volumes, clusters, nodes, configs or secrets"}
 	for _, k := range []struct {
 		use     string
 		aliases []string
@@ -41,7 +41,7 @@ func (c *cli) getCmd() *cobra.Command {
 		c.outputFlags(cmd)
 		group.AddCommand(cmd)
 	}
-	group.AddCommand(c.getNodesCmd())
+	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd())
 	group.AddCommand(c.getValuesCmds()...)
 	return group
 }

@@ -44,6 +44,8 @@ var named = []struct {
 	{"get secrets", []string{"describe secret NAME"}},
 	{"describe config web", []string{"delete config NAME --yes"}},
 	{"describe secret db", []string{"delete secret NAME --yes"}},
+	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
+	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"events", nil},
 	{"version", nil},
 	{"net status n1", nil},
@@ -75,6 +77,9 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 			say(t, w, api.Page[api.RouteStatus]{Items: []api.RouteStatus{{Route: api.Route{Service: web}}}})
 		case strings.HasPrefix(path, "/v1/clusters/munich/nodes/n1"):
 			say(t, w, node)
+		case path == "/v1/volumes":
+			say(t, w, api.Page[api.VolumeStatus]{Items: []api.VolumeStatus{{ID: web.Instance(0).Volume("data"), Tenant: "acme"}}})
+		case req.Method == http.MethodDelete && strings.HasPrefix(path, "/v1/volumes/"):
 		case path == "/v1/events", path == "/v1/instances":
 			say(t, w, api.Page[api.Event]{})
 		default:
@@ -87,7 +92,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	}
 	for _, tt := range named {
 		at := r
-		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") {
+		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") {
 			at = nodes
 		}
 		for path := range missing {

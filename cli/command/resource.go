@@ -184,6 +184,11 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, o := range all {
 				out = append(out, short(string(o.ID)))
 			}
+		case "volumes":
+			all, _, _ := a.Volumes(ctx, own)
+			for _, o := range all {
+				out = append(out, short(string(o.ID)))
+			}
 		case "nodes":
 			all, _ := c.nodes(ctx, a, "")
 			for _, o := range all {

@@ -221,6 +221,19 @@ var Nodes = Table[api.Node]{
 	},
 }
 
+// Volumes is the table of local volumes.
+var Volumes = Table[api.VolumeStatus]{
+	Kind: "volumes",
+	Name: func(v api.VolumeStatus) string { return string(v.ID) },
+	Columns: []Column[api.VolumeStatus]{
+		{Header: "NAME", Cell: func(p Printer, v api.VolumeStatus) string { return p.Short(string(v.ID)) }},
+		{Header: "SIZE", Cell: func(_ Printer, v api.VolumeStatus) string { return fmt.Sprintf("%d MiB", v.SizeMB) }},
+		{Header: "IN USE", Cell: func(_ Printer, v api.VolumeStatus) string { return map[bool]string{true: "yes", false: "no"}[v.InUse] }},
+		{Header: "CLUSTER", Cell: func(_ Printer, v api.VolumeStatus) string { return string(v.Cluster) }},
+		{Header: "AGE", Cell: func(p Printer, v api.VolumeStatus) string { return p.Age(v.Created) }},
+	},
+}
+
 // Labels formats a node's labels in one line.
 func Labels(labels map[string]string) string {
 	var all []string

@@ -76,6 +76,7 @@ func (in JoinNode) apply(c *Core) error {
 func (c *Core) rejoinNode(info api.NodeInfo, token string) {
 	id := info.ID
 	before, _ := c.members.Node(id)
+	info.Volumes = before.Info.Volumes // until it reports; a join does not name them
 	if c.members.Rejoin(id, token) {
 		c.sync(id)
 		if before.Purging {

@@ -19,6 +19,10 @@ func (c *Core) Instances() []api.Instance { return c.place.Instances() }
 
 func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) { return c.place.Instance(id) }
 
+// Volume returns the nodes that have a local volume, in the order of their ids, and whether an instance
+// has it or may have it again.
+func (c *Core) Volume(id api.VolumeID) (at []api.NodeID, used bool) { return c.place.Volume(id) }
+
 // Why explains for each node whether an instance could be placed there now, and why not. ok
 // is false for an instance that the cluster does not have.
 func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) { return c.place.Why(id) }

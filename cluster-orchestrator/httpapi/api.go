@@ -98,6 +98,7 @@ func New(o Options) *API {
 	a.registerInstances()
 	a.registerAccess()
 	a.registerNet()
+	a.registerVolumes()
 	a.registerTokens()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)
 	answer(a, renew, "", a.renewStream)

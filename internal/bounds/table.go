@@ -89,6 +89,7 @@ var table = map[string]check{
 	"NodeInfo.Areas":        words,
 	"NodeInfo.Features":     words,
 	"NodeInfo.Brokers":      listOf(wire.MaxBrokers, word(longWord)),
+	"NodeInfo.Volumes":      set(api.MaxNodeVolumes, func(v reflect.Value) string { return v.FieldByName("ID").String() }),
 
 	"NodePorts.Publish": strict(1024),
 	"NodePorts.Own":     strict(1 << 17),
@@ -96,6 +97,9 @@ var table = map[string]check{
 	"PortRange.Last":    port,
 	"HostPort.Port":     port,
 	"HostPort.Protocol": oneOf("", "tcp", "udp", "sctp"),
+
+	"NodeVolume.ID":     is("the id of a volume", func(v api.VolumeID) bool { _, err := api.ParseVolumeID(string(v)); return err == nil }),
+	"NodeVolume.SizeMB": between(0, api.MaxVolumeMB),
 
 	"NodeDevice.ID":    word(longWord),
 	"NodeDevice.Kinds": words,

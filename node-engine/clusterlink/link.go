@@ -39,8 +39,10 @@ type Options struct {
 	LogLines func(context.Context, wire.StreamRequest) (io.ReadCloser, error)
 	Access   func(context.Context, wire.StreamRequest) (streams.Serve, error) // nil: the node gives no access to workloads
 	Probe    func(context.Context, wire.ProbeOrder) wire.Probed               // nil: the node does not probe
-	Net      Net                                                              // nil: the node has no netmanager
-	Log      *slog.Logger                                                     // default slog.Default
+	// DeleteVolume deletes a local volume, and succeeds if there is none; nil: the node has no volumes.
+	DeleteVolume func(context.Context, api.VolumeID) error
+	Net          Net          // nil: the node has no netmanager
+	Log          *slog.Logger // default slog.Default
 }
 
 // Net is the node's netmanager. Routes and Link must not block.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
@@ -93,6 +94,16 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":
 		return nil, fmt.Errorf("this node has no overlay network: %w", api.ErrUnavailable)
+	case req.Kind == "volume" && req.Method == http.MethodDelete:
+		return http.NoBody, l.deleteVolume(ctx, req.Path)
 	}
-	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, exec, attach and portforward: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, volume, exec, attach and portforward: %w", req.Kind, api.ErrInvalid)
+}
+
+func (l *Link) deleteVolume(ctx context.Context, name string) error {
+	id, err := api.ParseVolumeID(name)
+	if err != nil || l.opt.DeleteVolume == nil {
+		return err
+	}
+	return l.opt.DeleteVolume(ctx, id)
 }

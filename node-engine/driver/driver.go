@@ -65,6 +65,7 @@ type Options struct {
 	Network Network                 // nil: workloads have no overlay network
 	Devices func() []api.NodeDevice // for Info; nil: none. Call Recheck when they change
 	Ports   func() *api.NodePorts   // for Info; nil: unknown. Call Recheck when they change
+	Volumes Volumes                 // nil: services with volumes are refused
 	Creates int                     // concurrent creations; default 4
 	Log     *slog.Logger            // default slog.Default
 
@@ -145,6 +146,7 @@ func (d *Driver) list(ctx context.Context, info *api.NodeInfo) (found []wire.Wor
 		return nil, fmt.Errorf("get the runtime's info: %w", err)
 	}
 	info.Runtimes = has.Runtimes
+	d.addVolumes(info, has)
 	call, cancel = context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	all, err := d.opt.Runtime.List(call)
@@ -171,6 +173,7 @@ func (d *Driver) list(ctx context.Context, info *api.NodeInfo) (found []wire.Wor
 			d.opt.Log.Warn("files of earlier workloads not deleted", "err", err)
 		}
 	}
+	d.sweepVolumes(found)
 	return found, nil
 }
 
@@ -182,6 +185,9 @@ func (d *Driver) info() api.NodeInfo {
 	}
 	if d.opt.Ports != nil {
 		info.Ports = d.opt.Ports()
+	}
+	if d.opt.Volumes != nil {
+		info.Volumes = d.opt.Volumes.List()
 	}
 	if d.opt.Network != nil {
 		if err := d.opt.Network.Ready(); err != nil {

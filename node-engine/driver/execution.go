@@ -72,6 +72,9 @@ func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) erro
 	case len(o.Spec.Files) > 0:
 		return runtime.Errorf(api.ReasonNoFiles, "this node's runtime provides no files: %w", api.ErrUnavailable)
 	}
+	if w.Mounts, err = x.prepareVolumes(ctx, o); err != nil {
+		return err
+	}
 	return x.opt.Runtime.Create(ctx, w)
 }
 
@@ -102,7 +105,12 @@ func (x execution) Start(o wire.StartWorkload) {
 	defer x.listing.RUnlock()
 	call, cancel := context.WithTimeout(x.ctx, startTimeout)
 	defer cancel()
-	at, w, err := x.attach(call, x.key)
+	var at wire.Attached
+	var w runtime.Workload
+	err := x.useVolumes(x.key)
+	if err == nil {
+		at, w, err = x.attach(call, x.key)
+	}
 	if err == nil {
 		err = x.opt.Runtime.Start(call, x.key)
 	}
@@ -152,6 +160,7 @@ func (x execution) Stop(o wire.StopWorkload) {
 	if err == nil {
 		_ = x.detach(call, x.key) // the next comparison finds a failure
 		x.removeFiles()
+		err = x.releaseVolumes(x.key)
 	}
 	x.listing.RLock()
 	defer x.listing.RUnlock()

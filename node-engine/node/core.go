@@ -137,6 +137,14 @@ func (c *Core) infoChanged(in Info) {
 	c.revokeLostDevices()
 }
 
+// volumesChanged reports a change of the node's local volumes to the cluster.
+func (c *Core) volumesChanged(all []api.NodeVolume) {
+	info := c.info
+	info.Volumes = all
+	c.describe(info)
+	c.link.sendWhole = true
+}
+
 func (c *Core) describe(info api.NodeInfo) {
 	info.ID, info.Brokers = c.cfg.ID, c.brokers
 	c.info, c.infoDigest = info, info.Digest()

@@ -25,6 +25,8 @@ type (
 		Found []wire.WorkloadEvent
 		Fresh bool
 	}
+	// Volumes are the local volumes of the node after a change.
+	Volumes struct{ Volumes []api.NodeVolume }
 	// Desired is the desired set, or a change of it.
 	Desired struct{ wire.Desired }
 	// Lease is the answer to a heartbeat.
@@ -42,6 +44,7 @@ type (
 func (in Start) apply(c *Core)   { c.start(in) }
 func (Tick) apply(*Core)         {}
 func (in Info) apply(c *Core)    { c.infoChanged(in) }
+func (in Volumes) apply(c *Core) { c.volumesChanged(in.Volumes) }
 func (in Desired) apply(c *Core) { c.desired(in.Desired) }
 func (in Lease) apply(c *Core)   { c.lease(in.Lease) }
 func (in Link) apply(c *Core)    { c.linkChanged(in.Up) }

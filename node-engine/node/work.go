@@ -403,7 +403,7 @@ func countsAsAttempt(r api.Reason) bool {
 // causedByNode reports whether the node caused a failure, and not the workload.
 func causedByNode(r api.Reason) bool {
 	switch r {
-	case api.ReasonRuntimeDown, api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonNoDevice:
+	case api.ReasonRuntimeDown, api.ReasonNetworkDown, api.ReasonNetworkFull, api.ReasonNoDevice, api.ReasonVolume:
 		return true
 	}
 	return false

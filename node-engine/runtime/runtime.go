@@ -23,6 +23,7 @@ type Workload struct {
 	Spec      api.Microservice
 	Addresses api.ServiceAddresses // of its service, for the overlay network
 	Devices   []string             // ids of the devices allocated to it, sorted
+	Mounts    []Mount              // its volumes
 	// ImageHealth is the HEALTHCHECK of its image. The runtime sets it.
 	ImageHealth *api.Health `json:",omitempty"`
 
@@ -30,6 +31,14 @@ type Workload struct {
 	// are not part of what a runtime stores.
 	Files *Files `json:"-"`
 	Login *Login `json:"-"`
+}
+
+// Mount is a volume of a workload, mounted with nosuid and nodev.
+type Mount struct {
+	Target   string // in the container
+	Source   string // directory of the node; empty: a tmpfs of SizeMB
+	SizeMB   int64
+	ReadOnly bool
 }
 
 // Files are directories on the node with a workload's files. They are on a file system in memory
@@ -109,6 +118,8 @@ type Status struct {
 // Info returns the supported values of `virtualization`. It fails while the runtime does
 // not answer.
 //
+// A runtime without Info.Mounts refuses to create a workload with mounts.
+//
 // Errors about a workload are *Error.
 type Runtime interface {
 	Info(ctx context.Context) (Info, error)
@@ -133,6 +144,7 @@ type LogReader interface {
 type Info struct {
 	Version  string
 	Runtimes []string // supported values of `virtualization`
+	Mounts   bool     // it supports Workload.Mounts
 }
 
 type Exit struct {

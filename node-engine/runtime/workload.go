@@ -62,5 +62,6 @@ func LimitsOf(m api.Microservice) (memoryMB, milliCPU int64) {
 	if !(m.VCPUs > 0) { // NaN too
 		milliCPU = DefaultMilliCPU
 	}
+	memoryMB += m.TmpfsMB() // its pages count for the control group
 	return memoryMB, milliCPU
 }

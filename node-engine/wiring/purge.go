@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	"github.com/treeline-edge/treeline/node-engine/files"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
+	"github.com/treeline-edge/treeline/node-engine/volume"
 )
 
 var ErrLeft = errors.New("this machine has left its cluster, and the node's data is deleted")
@@ -207,7 +208,10 @@ func (p *purge) runtime(ctx context.Context) error {
 		return err
 	}
 	defer cfg.closeRuntime(rt)
-	return runtime.Purge(ctx, rt)
+	if err := runtime.Purge(ctx, rt); err != nil {
+		return err
+	}
+	return volume.Purge(cfg.volumesDir())
 }
 
 // wipe removes the secrets in the configuration file and all files of the data

@@ -43,6 +43,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
+	"github.com/treeline-edge/treeline/node-engine/volume"
 )
 
 const (
@@ -69,6 +70,7 @@ type engine struct {
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	checks  *checks.Checks
+	volumes *volume.Manager  // nil: the runtime does not support volumes
 	net     *network.Network // nil: no overlay network
 	ports   *ports.Ports     // nil if net is nil
 	link    *clusterlink.Link
@@ -146,13 +148,20 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if provided != nil {
 		orders.Files = provided
 	}
+	if e.volumes, err = cfg.openVolumes(ctx, log); err != nil {
+		return err
+	}
+	if e.volumes != nil {
+		orders.Volumes = e.volumes
+	}
 	if _, ok := rt.(runtime.Guarded); ok {
 		g := guard.New(filepath.Join(cfg.Data, "guard"))
 		defer g.Close()
 		orders.Guard = g
 	}
 	link := clusterlink.Options{
-		ID: creds.ID, Bus: e.bus, Cluster: e.cluster,
+		DeleteVolume: e.deleteVolume,
+		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
 		Access: access.New(access.Options{Runtime: rt, Log: log}).Open,
 	}
@@ -216,6 +225,18 @@ func (e *engine) openFiles(rt runtime.Runtime) *files.Files {
 		return nil
 	}
 	return f
+}
+
+// deleteVolume deletes a local volume and reports this to the cluster.
+func (e *engine) deleteVolume(ctx context.Context, id api.VolumeID) error {
+	if e.volumes == nil {
+		return nil
+	}
+	if err := e.volumes.Delete(id); err != nil {
+		return err
+	}
+	e.log.Info("volume deleted", "volume", id)
+	return e.loop.Do(ctx, node.Volumes{Volumes: e.volumes.List()}, nil)
 }
 
 // Join makes the machine a node of the token's cluster, if it is not one yet, and returns the

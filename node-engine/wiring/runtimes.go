@@ -1,6 +1,8 @@
 package wiring
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
+	"github.com/treeline-edge/treeline/node-engine/volume"
 )
 
 var runtimes = []string{"containerd", "process"}
@@ -71,6 +74,23 @@ func (c Config) runtimeName() string {
 		return "containerd"
 	}
 	return "process"
+}
+
+// volumesDir returns the absolute path of the directory of volumes.
+func (c Config) volumesDir() string {
+	dir := cmp.Or(c.Volumes, filepath.Join(c.Data, "volumes"))
+	if abs, err := filepath.Abs(dir); err == nil {
+		return abs
+	}
+	return dir
+}
+
+// openVolumes opens the volumes of a node whose runtime supports them, otherwise it returns nil.
+func (c Config) openVolumes(ctx context.Context, log *slog.Logger) (*volume.Manager, error) {
+	if c.Fake != nil || c.runtimeName() != "containerd" {
+		return nil, nil
+	}
+	return volume.Open(ctx, c.volumesDir(), log)
 }
 
 // containerdConfig returns the runtime's configuration, without the devices.

@@ -145,6 +145,7 @@ func New(o Options) (*API, error) {
 	a.registerInstances()
 	a.registerAccess()
 	a.registerNet()
+	a.registerVolumes()
 	a.registerClusters()
 	a.registerValues()
 	a.registerTokens()

@@ -69,12 +69,12 @@ func TestNothingCrossesTenants(t *testing.T) {
 	before := r.snapshot("rival")
 
 	theirs := map[string]string{
-		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0",
+		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0", "/v1/volumes/{id}": "rival~shop.prod.web.v1~0:data",
 		"/v1/clusters/{id}": "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
 		"/v1/auth/tokens/{id}": pat.ID, "/v1/configs/{id}": "rival~db", "/v1/secrets/{id}": "rival~db",
 	}
 	nobodys := map[string]string{
-		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0",
+		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0", "/v1/volumes/{id}": "nobody~shop.prod.web.v1~0:data",
 		"/v1/clusters/{id}": "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
 		"/v1/auth/tokens/{id}": "NOSUCHTOKEN", "/v1/configs/{id}": "nobody~db", "/v1/secrets/{id}": "nobody~db",
 	}

@@ -16,6 +16,9 @@ func (in Apply) apply(c *Core) error {
 	if err := c.checkFiles(in.Tenant, &in.Spec); err != nil {
 		return err
 	}
+	if err := c.checkVolumes(in.Tenant, in.Spec); err != nil {
+		return err
+	}
 	id := in.Tenant.App(in.Spec.Name, in.Spec.Namespace)
 	c.sweepAddresses()
 	plans, err := c.planAddresses(c.wall, id, in.Spec)
@@ -63,6 +66,9 @@ func (c *Core) setApp(id api.AppID, gone []api.ServiceID) {
 }
 
 func (in Scale) apply(c *Core) error {
+	if err := c.checkScale(in.Service, in.Replicas); err != nil {
+		return err
+	}
 	was, err := c.apps.Scale(in.Service, in.Replicas, in.IfMatch)
 	if err != nil {
 		return err
@@ -103,6 +109,7 @@ func (c *Core) reconcile(id api.ServiceID) {
 	}
 	for _, in := range c.apps.Missing(id) {
 		c.apps.Add(in)
+		c.findVolumes(in)
 		c.eventLimit.AddInstance(in)
 		c.placement.Add(in)
 		c.become(in, api.Requested, api.ReasonNone, "")
@@ -120,13 +127,13 @@ func (c *Core) reconcile(id api.ServiceID) {
 }
 
 // update gives the instance the newest SLA under a new placement, on its cluster if possible. It
-// returns false if the instance is exclusive and its cluster is silent: then it may still run
-// there. The roll-out continues when the cluster reports again.
+// returns false if the instance is exclusive or has local volumes and its cluster is silent: then it
+// may still run there. The roll-out continues when the cluster reports again.
 func (c *Core) update(id api.InstanceID) bool {
 	in := c.apps.Get(id)
 	_, spec := c.apps.Service(id.Service())
 	at, placed := in.Cluster, c.clusters.Known(in.Cluster)
-	if placed && !c.clusters.Live(at) && in.Spec.Exclusive {
+	if placed && !c.clusters.Live(at) && (in.Spec.Exclusive || in.Spec.KeepsData()) {
 		return false
 	}
 	c.endTrial(id)
@@ -140,6 +147,7 @@ func (c *Core) update(id api.InstanceID) bool {
 		}
 	}
 	c.apps.Update(id)
+	c.findVolumes(id)
 	c.placement.Updated(c.facts(id), hasPlace(in.State))
 	c.become(id, api.Requested, api.ReasonUpdated, "gets a new SLA")
 	now := c.apps.Get(id)

@@ -131,6 +131,9 @@ func (in RemoveCluster) apply(c *Core) error {
 	if c.addresses != nil {
 		c.addresses.RemoveCluster(at)
 	}
+	for _, id := range c.volumes.At(at) {
+		c.dropVolume(id, "lost: cluster "+string(at)+" was removed")
+	}
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
 	c.journal.Delete(kindCluster, string(at))
 	c.event(clusterEvent(at, api.ReasonNone, "removed"))
@@ -176,7 +179,7 @@ func (c *Core) clusterSilent(at api.ClusterID) {
 			continue
 		}
 		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" does not report")
-		if in.Spec.Exclusive {
+		if in.Spec.Exclusive || in.Spec.KeepsData() {
 			// It may still run there, cut off from the root. Only the cluster or its operator can
 			// end it.
 			continue
@@ -317,6 +320,11 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 		return
 	}
 	in := c.apps.Get(id)
+	// A workload that has run has written to its volumes. The node's list of volumes follows later and may be
+	// lost with the instance, when the application is deleted.
+	if started := o.State == api.Running || o.State == api.Completed; (o.Volumes || started) && in.Cluster == at && in.Spec.KeepsData() {
+		c.noteVolumes(id, at)
+	}
 	if o.Position != nil && c.placement.Locate(facts(&in)) {
 		c.placement.PlacesChanged(id.Service())
 	}

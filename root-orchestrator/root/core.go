@@ -30,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/values"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/volumes"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -88,6 +89,7 @@ type state struct {
 	addresses *addresses.Registry
 	events    *events.Log
 	values    *values.Machine
+	volumes   *volumes.Machine
 
 	counter step.Counter
 	clock   step.Clock
@@ -127,6 +129,7 @@ func New(cfg Config) *Core {
 		eventLimit: events.NewLimiter(cfg.EventsKept),
 		state: state{
 			events:   events.NewLog(cfg.EventsKept),
+			volumes:  volumes.New(),
 			apps:     applications.New(),
 			values:   values.New(),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
@@ -302,7 +305,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -344,6 +347,8 @@ func (c *Core) restore(d store.Doc) error {
 				a.Addresses[id] = c.addresses.Restore(id, a.Addresses[id])
 			}
 		})
+	case kindVolume:
+		return restoreAs(d, c.volumes.Restore)
 	case kindInstance:
 		return restoreAs(d, func(in applications.Instance) { c.restoreInstance(&in) })
 	case kindEvent:
@@ -376,6 +381,7 @@ func restoreAs[T any](d store.Doc, fn func(T)) error {
 
 func (c *Core) restoreInstance(in *applications.Instance) {
 	c.apps.RestoreInstance(in, c.clusters.Known)
+	c.findVolumes(in.ID)
 	c.eventLimit.AddInstance(in.ID)
 	c.placement.Add(in.ID)
 	c.values.Pin(in.ID, in.Values)

@@ -21,7 +21,7 @@ func facts(in *applications.Instance) placement.Instance {
 		ID: in.ID, Spec: in.Spec, SpecRev: in.SpecRev, State: in.State, Reason: in.Reason,
 		Cluster: in.Cluster, Epoch: in.Epoch, Tries: in.Tries, Fails: in.Fails,
 		Leaving: in.Leaving, HandedBack: in.HandedBack, Searched: in.Searched, Vacating: in.Vacating, Stopping: in.Stopping,
-		Moves: in.Moves, Position: in.Position,
+		Moves: in.Moves, Position: in.Position, VolumeAt: in.VolumeAt, VolumesMB: in.VolumesMB,
 	}
 	if in.Next != nil {
 		f.Trial = in.Next.Cluster

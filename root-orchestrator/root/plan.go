@@ -50,6 +50,9 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 		if err := c.checkFiles(tenant, &apps[i]); err != nil {
 			return Planned{}, err
 		}
+		if err := c.checkVolumes(tenant, apps[i]); err != nil {
+			return Planned{}, err
+		}
 		id := tenant.App(apps[i].Name, apps[i].Namespace)
 		ids, requests = append(ids, id), append(requests, r)
 		if c.apps.App(id) != nil {
@@ -104,6 +107,7 @@ func (c *Core) copyFor(apps []api.AppID, services []api.ServiceID, doubts map[ap
 	d := New(c.cfg)
 	d.dry = true
 	d.counter, d.clock, d.wall, d.now = c.counter, c.clock, c.wall, c.now
+	d.volumes = c.volumes
 	d.apps = c.apps.DryRun(apps, services)
 	instances := func(yield func(applications.Instance) bool) {
 		for _, s := range services {

@@ -55,6 +55,7 @@ type twin struct {
 	yields    []api.Preemptible
 	areas     []string
 	features  []string
+	volumes   bool // its nodes support local volumes
 }
 
 func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
@@ -180,6 +181,7 @@ func (tw *twin) run() {
 		default:
 			running++
 			tw.known[id] = a.Epoch
+			o.Volumes = tw.volumes && a.Spec.KeepsData()
 			if a.Watched {
 				o.Position = tw.at
 			}
@@ -212,6 +214,13 @@ func (tw *twin) report() Report {
 	}
 	r.Aggregate.Preemptible = tw.yields
 	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas, r.Aggregate.Slots[0].Features = tw.devices, tw.areas, tw.features
+	if tw.volumes {
+		a := &r.Aggregate
+		for _, part := range []*api.Resources{&a.Capacity, &a.Free, &a.Largest, &a.Slots[0].Free, &a.Slots[0].Largest} {
+			part.StorageMB = 1 << 20
+		}
+		a.Slots[0].Features = append(slices.Clone(a.Slots[0].Features), api.FeatureOfVolume(api.VolumeLocal))
+	}
 	if tw.at != nil {
 		r.Aggregate.Latency = &api.CoordSpread{Center: *tw.at.Coord, Nodes: 1}
 		r.Aggregate.Hull = []api.Geo{*tw.at.Geo}

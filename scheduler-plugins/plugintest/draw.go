@@ -76,6 +76,9 @@ func Requests() *rapid.Generator[sched.Request] {
 			Urgency:        rapid.IntRange(0, 3).Draw(t, "urgency"),
 			Convergence:    5 * time.Second,
 		}
+		if oneIn(t, 8, "has a volume") {
+			req.VolumeAt = rapid.SampledFrom(ids).Draw(t, "volume at")
+		}
 		for _, kind := range mostlyNil(subset(kinds, 2)).Draw(t, "devices") {
 			req.Devices = append(req.Devices, api.Device{Name: kind, Count: rapid.IntRange(1, 2).Draw(t, "count")})
 		}

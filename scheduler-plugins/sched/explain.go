@@ -69,12 +69,15 @@ func Explain(res Result) api.Explanation {
 // Redact removes the candidates' names and labels from an explanation, for the tier above or
 // a user who may not see them.
 func Redact(ex api.Explanation) api.Explanation {
-	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels}
+	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels, ConstraintVolume}
 	ex.Candidates = nil
 	ex.Causes = slices.Clone(ex.Causes)
 	for i := range ex.Causes {
 		if slices.Contains(private, ex.Causes[i].Constraint) {
 			ex.Causes[i].Detail = ""
+		}
+		if ex.Causes[i].Constraint == ConstraintVolume {
+			ex.Causes[i].Detail = "its volume is elsewhere"
 		}
 	}
 	if ex.Nearest != nil {
@@ -99,7 +102,7 @@ func detail(r *api.Rejection) string {
 		return ""
 	case r.Constraint == ConstraintTrust:
 		return "not " + r.Need // Have names the clusters' owners, which not every reader may see
-	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid:
+	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid || r.Constraint == ConstraintVolume:
 		return r.Have
 	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:
 		if r.Short != "" {

@@ -19,6 +19,7 @@ const (
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
+	ConstraintVolume         = "volume"         // the instance's local volumes are elsewhere
 	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
@@ -52,6 +53,7 @@ const (
 	outStage
 	avoidStage
 	directStage
+	volumeStage
 	privilegedStage
 	virtualizationStage
 	archStage
@@ -81,6 +83,7 @@ var constraintsOf = [fit][]string{
 	outStage:            {ConstraintOut},
 	avoidStage:          {ConstraintAvoid},
 	directStage:         {ConstraintCluster, ConstraintNode},
+	volumeStage:         {ConstraintVolume},
 	privilegedStage:     {ConstraintPrivileged},
 	virtualizationStage: {ConstraintVirtualization},
 	archStage:           {ConstraintArch},
@@ -114,6 +117,8 @@ func (q *query) stageOf(c *Candidate) stage {
 		return avoidStage
 	case !allowsName(q.Request, c):
 		return directStage
+	case q.VolumeAt != "" && q.VolumeAt != c.ID:
+		return volumeStage
 	}
 	// The candidate reaches the furthest stage that one of its slots reaches.
 	reached := privilegedStage

@@ -33,7 +33,7 @@ func TestClustersThatMayHoldItPass(t *testing.T) {
 		tried++
 		whole := cluster(nodes, grid, coarse)
 		at := req
-		at.Domains, at.Avoid = nil, nil // these name nodes
+		at.Domains, at.Avoid, at.VolumeAt = nil, nil, "" // these name nodes
 		if res := sched.Place(&at, []sched.Candidate{whole}, rom.Plugin{}, 1); len(res.Ranked) == 0 {
 			t.Fatalf("a node of it fits, and it is ruled out: %+v", res.Rejected)
 		}
@@ -58,6 +58,7 @@ func cluster(nodes []sched.Candidate, grid float64, coarse bool) sched.Candidate
 			r.Largest = r.Largest.Min(n.Free).Min(r.Free).Max(api.Resources{})
 			r.Free = r.Largest
 			untold.Free, untold.Largest = untold.Free.Plus(r.Free), untold.Largest.Max(r.Largest)
+			untold.Features = append(untold.Features, r.Features...)
 			c.Slots = append(c.Slots, r)
 		}
 		if n.Geo == nil {

@@ -25,6 +25,8 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 			r.Constraint, r.Need = ConstraintCluster, strings.Join(q.Clusters, " or ")
 		}
 		r.Have = c.ID
+	case volumeStage:
+		r.Constraint, r.Need, r.Have = ConstraintVolume, "to be where its volume is", "its volume is on "+q.VolumeAt
 	case privilegedStage:
 		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
 	case virtualizationStage:

@@ -33,6 +33,9 @@ type Request struct {
 	Peers   map[string]int `json:"peers,omitempty"` // number of instances of the same service by candidate
 	Urgency int            `json:"urgency"`         // index in api.Priorities
 
+	// VolumeAt is the candidate that has the local volumes of the instance; empty: none has.
+	VolumeAt string `json:"volume_at,omitempty"`
+
 	// Convergence is how long a scheduler may search. Then the best result so far is used.
 	Convergence time.Duration `json:"convergence,omitempty"`
 

@@ -40,6 +40,12 @@ func (s *search) run() {
 	s.labelled = len(q.Labels) > 0
 	s.lastRow.capacityCPU = math.NaN() // equal to no row
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.boundsDistance}
+	if q.VolumeAt != "" {
+		if i, ok := t.at[q.VolumeAt]; ok {
+			s.evaluate(i)
+		}
+		return
+	}
 	if len(q.Nodes) > 0 {
 		s.evaluateNamed()
 		return

@@ -29,6 +29,8 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 		{field: "vcpus", with: func(n *api.NodeInfo) { n.Capacity.MilliCPU = 8000 }, ask: "vcpus: 6", cannot: "vcpus: 9", blames: "vcpus"},
 		{field: "memory", with: func(n *api.NodeInfo) { n.Capacity.MemoryMB = 8192 }, ask: "memory: 6000", cannot: "memory: 9000", blames: "memory"},
 		{field: "storage", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
+		{field: "volumes", with: features("volume_local"), ask: "volumes: [{name: data, type: local, size: 64, mount_path: /data}]", cannot: "volumes: [{name: data, type: ephemeral, size: 64, mount_path: /data}]", blames: "features"},
+		{field: "volumes, their size", both: features("volume_local"), with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "volumes: [{name: data, type: local, size: 15000, mount_path: /data}]", cannot: "volumes: [{name: data, type: local, size: 25000, mount_path: /data}]", blames: "storage"},
 		{field: "bandwidth_in", with: func(n *api.NodeInfo) { n.Capacity.InMbit = 2500 }, ask: "bandwidth_in: 2000Mbit", cannot: "bandwidth_in: 3000Mbit", blames: "bandwidth_in"},
 		{field: "bandwidth_out", with: func(n *api.NodeInfo) { n.Capacity.OutMbit = 2500 }, ask: "bandwidth_out: 2000Mbit", cannot: "bandwidth_out: 3000Mbit", blames: "bandwidth_out"},
 		{field: "vgpus", with: devices("gpu", 1), ask: "vgpus: 1", cannot: "vgpus: 2", blames: "device:gpu"},

@@ -23,9 +23,9 @@ const Help = `cluster C [preempt] [N [CPU/MEM]]...   a cluster with nodes, in th
 node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
                              keys: replicas vcpus memory exclusive one_shot attempts stop (on_disconnect) grace image clusters node
-                             priority gpus label near (SERVICE:MS of round trip) rigidness (of label and near, s)
+                             priority gpus volume (NAME:MIB of disk, local) label near (SERVICE:MS of round trip) rigidness (of label and near, s)
                              startup readiness liveness (INTERVAL:FAILURES of a check)
-set C/N KEY=VALUE...         what a node is from now on: gpus=N, put=MS in the latency space, release=old|new, any other key is a label
+set C/N KEY=VALUE...         what a node is from now on: gpus=N, storage=MIB, put=MS in the latency space, release=old|new, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
 scale T/APP.SERVICE N        how many are wanted
 delete T/APP                 withdraw an application

@@ -37,6 +37,12 @@ func asked(m *api.Microservice, name, value string) (err error) {
 		default:
 			m.Health.Liveness = k
 		}
+	case "volume":
+		v := api.Volume{Type: api.VolumeLocal, MountPath: "/data"}
+		name, size, _ := strings.Cut(value, ":")
+		v.Name = name
+		v.SizeMB, err = strconv.ParseInt(size, 10, 64)
+		m.Volumes = append(m.Volumes, v)
 	case "label":
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainLabels, Labels: []string{value}})
 	case "near":
@@ -79,6 +85,12 @@ func (c *Console) set(args []string) error {
 			}
 			n.put(ms)
 			continue
+		case "storage":
+			mb, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				return err
+			}
+			n.info.Capacity.StorageMB = mb
 		case "gpus":
 			count, err := strconv.Atoi(value)
 			if err != nil {

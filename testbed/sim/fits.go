@@ -12,10 +12,11 @@ import (
 // This file checks placements by brute force, without the code that it checks.
 
 // wouldFit returns a node on which the instance could run, other than its present one. It
-// cannot judge latencies and geographic links, and finds no node for instances with them.
+// cannot judge latencies and geographic links, and finds no node for instances with them or with local
+// volumes.
 func (w *World) wouldFit(in api.Instance, but *NodeMachine) string {
 	s, ok := w.root.core.Service(in.Service)
-	if !ok || relative(s.Spec) {
+	if !ok || relative(s.Spec) || s.Spec.KeepsData() {
 		return ""
 	}
 	for _, o := range w.root.core.Services(in.ID.Tenant()) {
@@ -139,6 +140,11 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 			for _, d := range w.devicesOf(o) {
 				devices[d.Name] -= d.Count
 			}
+		}
+	}
+	for id, v := range m.volumes {
+		if o, ok := m.cluster.core.Instance(id.Instance()); !ok || o.Node != m.id {
+			used.StorageMB += v.SizeMB
 		}
 	}
 	if !spec.Needs().Fits(m.info.Capacity.Minus(used)) ||

@@ -4,19 +4,21 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // leftovers searches the stores and the memory of every core for references to instances
-// after all applications were deleted.
+// after all applications were deleted. Their local volumes stay.
 func (w *World) leftovers() {
 	check := func(machine string, d *disk, core any, may ...string) {
 		for _, doc := range d.sorted() {
-			if strings.Contains(doc.Key, "#") || slices.Contains([]string{"app", "work", "instance"}, doc.Kind) {
+			if strings.Contains(doc.Key, "#") && doc.Kind != "volume" || slices.Contains([]string{"app", "work", "instance"}, doc.Kind) {
 				w.violate("leftover", machine, "the store still has %s %s", doc.Kind, doc.Key)
 			}
 		}
 		for _, path := range mentions(core) {
-			if !slices.ContainsFunc(may, func(m string) bool { return strings.HasPrefix(path, m) }) {
+			if !strings.Contains(strings.ToLower(path), "volumes") && !slices.ContainsFunc(may, func(m string) bool { return strings.HasPrefix(path, m) }) {
 				w.violate("leftover", machine, "the core's %s", path)
 			}
 		}
@@ -41,7 +43,7 @@ func (w *World) leftovers() {
 }
 
 // mentions lists the paths within a core's state at which a string names an instance
-// ("…#3"). It reads unexported fields and changes nothing.
+// ("…#3"), but no volume. It reads unexported fields and changes nothing.
 func mentions(core any) []string {
 	var found []string
 	seen := map[uintptr]bool{}
@@ -49,7 +51,8 @@ func mentions(core any) []string {
 	walk = func(at *fieldOf, v reflect.Value) {
 		switch v.Kind() {
 		case reflect.String:
-			if s := v.String(); strings.Contains(s, "#") {
+			s := v.String()
+			if _, err := api.ParseVolumeID(s); err != nil && strings.Contains(s, "#") {
 				found = append(found, at.String()+" mentions "+s)
 			}
 		case reflect.Pointer:

@@ -70,6 +70,7 @@ type NodeMachine struct {
 	runtime *FakeRuntime
 	checks  *fakeChecks
 	net     *NetMachine // nil if its workloads have no network
+	volumes map[api.VolumeID]api.NodeVolume
 
 	sent   wire.Desired // by the cluster, last
 	alive  wire.Alive   // sent last
@@ -357,8 +358,8 @@ func (m *ClusterMachine) linked(up bool) {
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
-	n.info.Features = []string{api.FeatureHealth}
-	n.runtime, n.checks = newRuntime(n), newChecks(n)
+	n.info.Features = []string{api.FeatureHealth, api.FeatureOfVolume(api.VolumeLocal)}
+	n.runtime, n.checks, n.volumes = newRuntime(n), newChecks(n), map[api.VolumeID]api.NodeVolume{}
 	if m.w.Network {
 		n.addNet()
 		n.info.Network = api.NetworkOverlay
@@ -435,6 +436,7 @@ func (m *NodeMachine) present() api.NodeInfo {
 // truth returns the real properties of the node.
 func (m *NodeMachine) truth() api.NodeInfo {
 	info := m.info
+	info.Volumes = m.hasVolumes()
 	if m.runtime.down {
 		info.RuntimeError = runtimeDownDetail
 	}

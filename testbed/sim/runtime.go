@@ -216,6 +216,7 @@ func (r *FakeRuntime) startWorkload(o wire.StartWorkload) {
 			e.Address, e.Ready = at.Address, at.Ready
 		}
 		if v.phase == wire.WorkloadCreated {
+			r.machine.useVolumes(v)
 			r.begin(v)
 		}
 		r.finish(o.Key, e)

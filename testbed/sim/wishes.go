@@ -11,6 +11,9 @@ import (
 func (p *person) wishes(m *api.Microservice) {
 	w := p.w
 	m.Priority = p.priority(m.Name)
+	if p.keepsData(m.Name) {
+		m.Volumes = []api.Volume{{Name: "data", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 64}}
+	}
 	pick := func(n int) bool { return w.chance.IntN(n) == 0 }
 	if pick(4) {
 		m.Storage = int64(512 << w.chance.IntN(4))
@@ -99,6 +102,13 @@ func (p *person) urgency(service string) int {
 		p.urgencies[service] = u
 	}
 	return u
+}
+
+// keepsData reports whether a service has a local volume. That never changes, so that its volumes are used
+// again after others were deleted.
+func (p *person) keepsData(service string) bool {
+	h := sha256.Sum256([]byte(fmt.Sprintf("%s %s", p.app(), service)))
+	return service != firstService && h[1]%6 == 0
 }
 
 // priority of a service never changes, so that preemptions can be checked later.

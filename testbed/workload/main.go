@@ -10,6 +10,8 @@
 //	workload ignore-term         ignore SIGTERM
 //	workload log RATE [COUNT]    write numbered lines, RATE a second (0: at once), then exit
 //	workload open FILE…          open files for writing, print the results, then exit
+//	workload write FILE MIB      write a file of this size, print the result, then exit
+//	workload journal FILE        append a line with its name to a file, print the file, then sleep
 //	workload env                 print the environment and the user, then exit
 //	workload cat                 copy stdin to stdout
 //	workload source              send zeros to each TCP connection at PORT
@@ -70,6 +72,8 @@ var modes = map[string]func(args []string) (code int, err error){
 	"ignore-term": ignoreTerm,
 	"log":         logLines,
 	"open":        openFiles,
+	"write":       writeFile,
+	"journal":     journal,
 	"env":         printEnv,
 	"cat":         cat,
 	"echo":        echo,
@@ -440,6 +444,51 @@ func openFiles(paths []string) (int, error) {
 		fmt.Println("open", p, err)
 	}
 	return 0, nil
+}
+
+func writeFile(args []string) (int, error) {
+	if len(args) != 2 {
+		return 2, errors.New("want FILE and MIB")
+	}
+	mib, err := strconv.Atoi(args[1])
+	if err != nil {
+		return 2, err
+	}
+	f, err := os.Create(args[0])
+	if err != nil {
+		return 1, err
+	}
+	n := 0
+	for block := make([]byte, 1<<20); n < mib && err == nil; n++ {
+		_, err = f.Write(block)
+	}
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err != nil {
+		return 1, err
+	}
+	fmt.Println("wrote", args[0])
+	return 0, nil
+}
+
+func journal(args []string) (int, error) {
+	if len(args) != 1 {
+		return 2, errors.New("want FILE")
+	}
+	f, err := os.OpenFile(args[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return 1, err
+	}
+	me := identity()
+	_, err = fmt.Fprintln(f, me.Instance, me.Epoch, me.Attempt)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return 1, err
+	}
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return 1, err
+	}
+	fmt.Print(string(text))
+	return sleep(nil)
 }
 
 func term() <-chan os.Signal {

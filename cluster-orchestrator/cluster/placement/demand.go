@@ -15,6 +15,7 @@ type demand struct {
 	takes   account.Demand
 	sla     relations.SLA
 	users   []string // that the SLA has links to
+	volumes []string // names of its local volumes
 	checked bool     // a placement may violate the SLA later, so it is checked periodically
 }
 
@@ -22,6 +23,9 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 	d := demand{
 		request: sched.RequestFor(id, m), takes: account.Demand{Claim: account.Of(m), Ports: sched.PortsOf(m)},
 		sla: relations.SLA{Links: sched.LinksOf(m), Spreads: sched.SpreadsOf(m), AntiAffinities: sched.AntiAffinitiesOf(m)},
+	}
+	for _, v := range m.LocalVolumes() {
+		d.volumes = append(d.volumes, v.Name)
 	}
 	for _, l := range d.sla.Links {
 		if l.User != "" {
@@ -71,6 +75,7 @@ func (m *Machine) requestOf(p requestInput, avoid ...string) sched.Request {
 	}
 	req.Bounds = append(req.Bounds, m.relations.InboundBounds(p.id, p.node, p.near == nearOne)...)
 	req.Domains = m.relations.Domains(p.id, p.node, &p.demand.sla)
+	m.bindVolumes(&req, p)
 	return req
 }
 

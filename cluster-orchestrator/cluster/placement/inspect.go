@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"strings"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
@@ -34,7 +36,7 @@ type NodeInspection struct {
 	Wanted, Known api.Digest
 	Assigned      []wire.Assignment
 	Observed      map[api.InstanceID]api.Observed
-	Has           func(api.InstanceID) bool // assigned, leaving, or capacity is reserved
+	Has           func(api.InstanceID) bool // assigned, leaving, or capacity is reserved; of a booking of volumes: they are there
 	Leased        int
 }
 
@@ -55,7 +57,13 @@ func (m *Machine) Inspect() Inspection {
 	for id, n := range m.nodes {
 		v := NodeInspection{
 			Facts: n.Node, Relation: n.relation(), Account: n.account, Out: n.out(), Gen: n.set.Gen(), Wanted: n.set.Digest(), Known: n.known, Observed: n.observed, Leased: n.leased,
-			Has: func(id api.InstanceID) bool { return n.assigned[id] != nil || n.leaving[id] || n.reserved[id] != nil },
+			Has: func(id api.InstanceID) bool {
+				if owner, is := strings.CutPrefix(string(id), orphanPrefix); is {
+					_, has := n.volumes[api.InstanceID(owner)]
+					return has
+				}
+				return n.assigned[id] != nil || n.leaving[id] || n.reserved[id] != nil
+			},
 		}
 		for _, in := range n.sorted() {
 			v.Assigned = append(v.Assigned, in.assignment())

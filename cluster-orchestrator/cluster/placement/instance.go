@@ -38,8 +38,11 @@ type Record struct {
 	Violated      string          `json:"violated,omitempty"` // the constraint that its placement violates
 	NoBetterNode  bool            `json:"strained,omitempty"` // violated too long, and it fits on no better node
 	Moves         []time.Time     `json:"moves,omitempty"`    // because of violations in the last hour, wall clock
-	Reserved      api.NodeID      `json:"reserved,omitempty"` // node where others are preempted for it
-	OldClaim      account.Claim   `json:"before,omitzero"`    // what an earlier placement may still take on its node
+	// VolumeNode is the node of the last placement with local volumes, until the node confirms that
+	// nothing of the placement is left.
+	VolumeNode api.NodeID    `json:"volume_node,omitempty"`
+	Reserved   api.NodeID    `json:"reserved,omitempty"` // node where others are preempted for it
+	OldClaim   account.Claim `json:"before,omitzero"`    // what an earlier placement may still take on its node
 }
 
 type instance struct {
@@ -57,6 +60,7 @@ type instance struct {
 	why           *api.Explanation // why it fits nowhere
 	shownDigest   api.Digest       // of its last observation, as toggled into the digest of all observations
 	needs         []wire.ValueRef  // counted in Machine.values
+	volumes       bool             // a node reports local volumes of it
 	listed        bool             // it counts in the digest of all observations
 }
 
@@ -149,6 +153,7 @@ func (m *Machine) Restore(data []byte) error {
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
+	in.volumes = m.volumes[id] != nil
 	m.relations.SetInstance(id, in.demand.sla, in.Desired.Targets)
 	for _, n := range m.latency.SetLinks(id.Service(), in.demand.sla.Links) {
 		m.changes.Remeasure[n] = true
@@ -204,6 +209,7 @@ func (in *instance) view() api.Observed {
 	if in.NoBetterNode && in.Violated != "" {
 		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}
+	o.Volumes = in.volumes
 	if in.HandedBack && in.Node == "" {
 		o.State = api.Requested
 	}

@@ -75,6 +75,7 @@ type Machine struct {
 
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
+	volumes   map[api.InstanceID]map[api.NodeID]bool // nodes that report local volumes of the instance
 	relations *relations.Machine
 	counter   step.Counter // of generations
 	local     int          // number of instance numbers assigned by this cluster
@@ -132,7 +133,7 @@ type Sums struct {
 func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
-		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, relations: relations.New(cfg.Cluster),
+		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), aboveShare: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		freedNodes: map[api.NodeID]bool{}, endedOld: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},

@@ -42,6 +42,7 @@ type node struct {
 	observed      map[api.InstanceID]api.Observed
 	claims        map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
 	unknownClaims map[api.InstanceID]bool          // instances on it whose claim is unknown
+	volumes       map[api.InstanceID]localVolumes  // local volumes that it reports, by instance
 	known         api.Digest                       // of observed
 	differ        int                              // consecutive heartbeats with a different digest of observations
 
@@ -83,6 +84,7 @@ func (m *Machine) describe(n *node) {
 		n.geo = n.Info.Location
 	}
 	m.relations.SetNode(n.Info.ID, n.relation())
+	m.setVolumes(n)
 }
 
 // setAddresses updates the number of addresses in the node's subnet.
@@ -200,8 +202,9 @@ func (m *Machine) Held(id api.NodeID) (held, leased int) {
 	return len(n.assigned) + len(n.leaving), n.leased + len(n.leaving)
 }
 
-// Orphans are instances that were on a removed node (lost) or had a reservation there.
-type Orphans struct{ lost, reserved []*instance }
+// Orphans are instances that were on a removed node (lost), had a reservation there, or waited for
+// their local volumes.
+type Orphans struct{ lost, reserved, waited []*instance }
 
 // RemoveNode removes a node. PlaceOrphans places its instances elsewhere.
 func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
@@ -216,6 +219,7 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	for _, in := range o.lost {
 		m.unassign(in, false)
 	}
+	o.waited = m.loseVolumes(n)
 	n.allChanged()
 	delete(m.nodes, id)
 	delete(m.freedNodes, id)
@@ -246,6 +250,11 @@ func (m *Machine) PlaceOrphans(o Orphans) {
 	}
 	for _, in := range o.reserved {
 		m.placeUnreserved(in)
+	}
+	for _, in := range o.waited {
+		if m.instances[in.id()] == in && in.Node == "" {
+			m.tryPlace(in)
+		}
 	}
 	m.sumsChanged(true)
 }
@@ -286,6 +295,7 @@ func (n *node) assign(in *instance) {
 		claim = claim.Ended(in.Address)
 	}
 	n.account.Book(id, n.account.Booked(id).Max(claim))
+	n.bookVolumes(id)
 	if in.Desired.Spec.StopsWhenCutOff() {
 		n.leased++
 	}
@@ -314,6 +324,7 @@ func (n *node) bookUnassigned(id api.InstanceID, k account.Claim) {
 		n.placeChanged(id)
 		n.leaving[id] = true
 		n.account.Book(id, k)
+		n.bookVolumes(id)
 	}
 }
 
@@ -325,6 +336,7 @@ func (n *node) releaseClaim(id api.InstanceID) {
 		return
 	}
 	n.account.Release(id)
+	n.bookVolumes(id)
 	if _, still := n.observed[id]; !still {
 		delete(n.claims, id)
 	}

@@ -22,7 +22,7 @@ func (m *Machine) tryPlace(in *instance) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if in.exclusive() && in.awaitsOldPlacement() {
+	if in.awaitsEnd() {
 		m.waiting.Add(in.id())
 		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return
@@ -226,7 +226,9 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
-	n.assign(in)
+	if n.assign(in); in.keepsData() {
+		in.VolumeNode = id
+	}
 	in.OldClaim = n.account.Booked(in.id())
 	m.countPlaced(in)
 	m.touch(n)
@@ -270,6 +272,8 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 	}
 	req, best, ok := m.find(in)
 	switch {
+	case !ok && m.startsOver(in, req):
+		m.breakBeforeMake(in, reason)
 	case !ok && !in.exclusive() && !in.HandedBack:
 		// Its node keeps trying until the root finds another place.
 		in.HandedBack = true

@@ -277,6 +277,7 @@ func (t *dryRun) nodeCopy(id api.NodeID) *node {
 func (t *dryRun) assign(id api.NodeID, in *instance) {
 	n, key := t.nodeCopy(id), in.id()+planned
 	t.book(n, key, in.demand.takes.Claim)
+	t.book(n, orphan(in.id()), account.Claim{}) // the claim contains its volumes
 	n.account.Publish(key, in.demand.takes.Ports)
 	t.placed[id]++
 	t.undo = append(t.undo, t.m.countTentatively(in.id().Service(), id, +1))

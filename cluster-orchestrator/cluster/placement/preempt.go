@@ -119,6 +119,7 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 		)
 	})
 	gone := n.ending()
+	gone[orphan(in.id())] = true // its claim contains its volumes
 	if left != nil {
 		others := left.Minus(n.account.Sum(gone))
 		left = &others
@@ -220,6 +221,7 @@ func (m *Machine) bookReservation(in *instance, n *node) {
 	}
 	n.reserved[in.id()] = in
 	n.account.Book(in.id(), in.demand.takes.Claim)
+	n.bookVolumes(in.id())
 	n.account.Publish(in.id(), in.demand.takes.Ports)
 	m.relations.Expect(in.id(), n.Info.ID)
 }
@@ -237,6 +239,7 @@ func (m *Machine) unreserve(in *instance) {
 	}
 	delete(n.reserved, in.id())
 	n.account.Release(in.id())
+	n.bookVolumes(in.id())
 	m.refresh(n)
 }
 
@@ -255,7 +258,7 @@ func (m *Machine) useReservations(n *node) {
 			m.preemptFail[id] = true
 			m.unreserve(in)
 			m.placeUnreserved(in)
-		case in.exclusive() && in.awaitsOldPlacement():
+		case in.awaitsEnd():
 		case m.fits(in, n, n.without(id)):
 			reason := api.ReasonNone
 			switch {

@@ -104,7 +104,7 @@ func (m *Machine) retryUrgent(nodes []api.NodeID) {
 		case !m.mayPreempt(in):
 			return // nor may the following ones, which are less urgent
 		case in.AwaitsOffer, in.Leaving, in.Withdrawn, in.GivenUp, in.ended(),
-			m.asks.Pending(in.id()), in.Reserved != "", in.exclusive() && in.awaitsOldPlacement():
+			m.asks.Pending(in.id()), in.Reserved != "", in.awaitsEnd():
 			continue
 		}
 		kind := noFit{service: in.id().Service(), rev: in.Desired.SpecRev}
@@ -156,7 +156,7 @@ func (f *noFit) matches(m *Machine, in *instance) bool {
 
 // likeSiblings reports whether the instance fits where other instances of its service fit.
 func (in *instance) likeSiblings() bool {
-	return in.Node == "" && in.Reserved == "" && len(in.avoid)+len(in.OldPlacements)+len(in.Desired.Targets) == 0
+	return in.Node == "" && in.Reserved == "" && !in.keepsData() && len(in.avoid)+len(in.OldPlacements)+len(in.Desired.Targets) == 0
 }
 
 // retryAboveShare retries instances that no longer exceed the root's share. They may fit on any
@@ -185,7 +185,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.exclusive() && in.awaitsOldPlacement() {
+	if m.asks.Pending(in.id()) || in.awaitsEnd() {
 		return
 	}
 	if lost := m.nodes[in.Node]; in.hasKept() && (lost == nil || lost.Silent) && m.returnToKept(in) {

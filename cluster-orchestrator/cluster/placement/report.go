@@ -231,6 +231,10 @@ func (m *Machine) releaseStopped(n *node) {
 		n.releaseClaim(id)
 		freed = true
 		if in != nil {
+			if in.VolumeNode == n.Info.ID && in.Node != n.Info.ID {
+				in.VolumeNode = "" // from now on, the node's report counts
+				m.save(in)
+			}
 			m.endOldPlacement(in, n.Info.ID)
 		}
 	}

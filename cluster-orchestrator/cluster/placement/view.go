@@ -120,7 +120,7 @@ func (m *Machine) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 const (
 	ConstraintShare       = "share"     // it exceeds Offer.Share
 	ConstraintAwaitsOffer = "bound"     // it was handed back, and the root must offer it again
-	ConstraintEarlier     = "earlier"   // it is exclusive, and an earlier placement may still run
+	ConstraintEarlier     = "earlier"   // an earlier placement may still run, and it is exclusive or has local volumes
 	ConstraintReserved    = "reserved"  // capacity is reserved for it until others have left
 	ConstraintAsked       = "scheduler" // the external scheduler has not answered
 )
@@ -132,7 +132,7 @@ func (m *Machine) holdOf(in *instance) *api.Rejection {
 	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended() || in.dormant():
 	case in.AwaitsOffer:
 		return &api.Rejection{Constraint: ConstraintAwaitsOffer, Need: "an offer of the root", Have: "none since it was handed back"}
-	case in.exclusive() && in.awaitsOldPlacement():
+	case in.awaitsEnd():
 		return &api.Rejection{Constraint: ConstraintEarlier, Need: "its earlier placement has ended", Have: "not reported yet"}
 	case m.asks.Pending(in.id()):
 		return &api.Rejection{Constraint: ConstraintAsked, Need: "an answer of " + m.cfg.Asks, Have: "none yet"}

@@ -37,7 +37,7 @@ func (m *Machine) demandOf(id api.InstanceID, sla *api.Microservice) demand {
 // Callers do not apply it to placed instances.
 func (m *Machine) tooLarge(in *instance) *api.Rejection {
 	most := m.cfg.Workload.Max
-	if m := in.Desired.Spec.Memory; most.MemoryMB > 0 && m > most.MemoryMB {
+	if m := in.Desired.Spec.Memory + in.Desired.Spec.TmpfsMB(); most.MemoryMB > 0 && m > most.MemoryMB {
 		return tooMuch("memory of "+api.MiB(m), "at most "+api.MiB(most.MemoryMB)+" for one workload (workload.max_memory of the cluster)")
 	}
 	if m := in.Desired.Spec.VCPUs; most.MilliCPU > 0 && m*1000 > float64(most.MilliCPU) {

@@ -126,6 +126,12 @@ func (c Config) handler(v string) (Handler, bool) {
 	return h, ok
 }
 
+// mounts reports whether containers can have volumes. Only runc is known to mount them.
+func (c Config) mounts() bool {
+	h, ok := c.handler("container")
+	return ok && h.Runtime == runcV2
+}
+
 // installed returns the values of `virtualization` whose shim is installed.
 func (c Config) installed() []string {
 	names := []string{"container", "docker"}

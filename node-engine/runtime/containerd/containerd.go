@@ -142,7 +142,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	if err != nil {
 		return runtime.Info{}, withReason(fmt.Errorf("get the version of containerd at %s: %w", r.cfg.Address, err))
 	}
-	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed()}, nil
+	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed(), Mounts: r.cfg.mounts()}, nil
 }
 
 func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
@@ -228,6 +228,9 @@ func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 	}
 	if w.Spec.Privileged && !r.cfg.AllowPrivileged {
 		return runtime.Errorf(api.ReasonPrivilege, "this node's operator does not allow privileged containers")
+	}
+	if len(w.Mounts) > 0 && h.Runtime != runcV2 {
+		return runtime.Errorf(api.ReasonNoRuntime, "volumes are not supported with the handler %s", h.Runtime)
 	}
 	for retried := false; ; retried = true {
 		img, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"os"
 	"path/filepath"
 	goruntime "runtime"
@@ -81,6 +82,7 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	if w.Spec.TTY {
 		opts = append(opts, oci.WithTTY)
 	}
+	opts = append(opts, oci.WithMounts(volumes(w.Mounts)))
 	if w.Files != nil {
 		opts = append(opts, oci.WithMounts(fileMounts(w.Files)))
 	}
@@ -163,6 +165,22 @@ func withReadonlyFile(path, file string) oci.SpecOpts {
 		Destination: path, Type: "bind", Source: file,
 		Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
 	}})
+}
+
+// volumes returns the mounts of a workload's volumes.
+func volumes(all []runtime.Mount) (out []specs.Mount) {
+	for _, v := range all {
+		m := specs.Mount{Destination: v.Target, Type: "bind", Source: v.Source, Options: []string{"bind", "rprivate", "nosuid", "nodev"}}
+		if v.Source == "" {
+			m.Type, m.Source = "tmpfs", "tmpfs"
+			m.Options = []string{"nosuid", "nodev", "mode=1777", fmt.Sprintf("size=%dm", v.SizeMB)}
+		}
+		if v.ReadOnly {
+			m.Options = append(m.Options, "ro")
+		}
+		out = append(out, m)
+	}
+	return out
 }
 
 // hasSwapAccounting reports whether the kernel limits swap per group. On version 1 a boot parameter

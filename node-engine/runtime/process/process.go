@@ -176,6 +176,9 @@ func (r *Runtime) create(w runtime.Workload) error {
 	if w.Spec.Stdin || w.Spec.TTY {
 		return runtime.Errorf(api.ReasonNoRuntime, "plain processes have no stdin and no tty; use virtualization: container")
 	}
+	if len(w.Mounts) > 0 {
+		return runtime.Errorf(api.ReasonNoRuntime, "volumes are not supported for processes")
+	}
 	id := runtime.ID(w.Key)
 	old, err := r.status(id)
 	switch {

@@ -56,6 +56,9 @@ type Instance struct {
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
 
+	VolumeAt  api.ClusterID `json:"-"` // the cluster that has its local volumes; "": none has
+	VolumesMB int64         `json:"-"` // the sum of their sizes
+
 	Preempts bool `json:"-"` // its last placement requires preemption
 }
 
@@ -348,6 +351,12 @@ func (m *Machine) SetReason(id api.InstanceID, r api.Reason) { m.instances[id].R
 
 // SetHandedBack records whether the instance's cluster wants it elsewhere or is silent.
 func (m *Machine) SetHandedBack(id api.InstanceID, yes bool) { m.instances[id].HandedBack = yes }
+
+// SetVolumes sets which cluster has the local volumes of an instance, and the sum of their sizes.
+func (m *Machine) SetVolumes(id api.InstanceID, at api.ClusterID, sizeMB int64) {
+	in := m.instances[id]
+	in.VolumeAt, in.VolumesMB = at, sizeMB
+}
 
 // AddFail records that a cluster gave the instance up because it fails.
 func (m *Machine) AddFail(id api.InstanceID) { m.instances[id].Fails++ }

@@ -64,6 +64,10 @@ func (m *Machine) baseRequest(in Instance) sched.Request {
 	s := m.of(in.ID)
 	req := sched.RequestFor(in.ID, in.Spec)
 	req.Peers = s.peers
+	if in.VolumeAt != "" {
+		req.VolumeAt = string(in.VolumeAt)
+		req.Needs.StorageMB = max(0, req.Needs.StorageMB-in.VolumesMB) // already taken there
+	}
 	m.bind(&req, in, s)
 	return req
 }

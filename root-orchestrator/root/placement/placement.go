@@ -45,6 +45,9 @@ type Instance struct {
 	Stopping   []api.ClusterID // the clusters that have not confirmed the end of an exclusive placement
 	Moves      []time.Time     // times at which it moved because its place violated its SLA
 	Position   *api.Position
+
+	VolumeAt  api.ClusterID // the cluster that has its local volumes; "": none has
+	VolumesMB int64         // the sum of their sizes
 }
 
 func (in *Instance) ended() bool { return api.Ended(in.State, in.Reason) }

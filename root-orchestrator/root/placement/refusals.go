@@ -100,10 +100,11 @@ type refusals struct {
 	probes   map[api.ClusterID]api.InstanceID // the instance that asks on behalf of all
 }
 
-// sharedRefusals returns the refusals that the instance shares, nil if its SLA is not the newest.
+// sharedRefusals returns the refusals that the instance shares, nil if its SLA is not the newest or if its
+// place depends on its own volumes.
 func (m *Machine) sharedRefusals(in Instance) *refusals {
 	s := m.services[in.ID.Service()]
-	if s == nil || s.spec == nil || s.rev != in.SpecRev {
+	if s == nil || s.spec == nil || s.rev != in.SpecRev || in.Spec.KeepsData() {
 		return nil
 	}
 	if s.refusals.rev != in.SpecRev {

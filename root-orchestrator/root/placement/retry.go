@@ -130,7 +130,7 @@ func (m *Machine) Offer(r *Round, in Instance) (d Decision, ok bool) {
 		m.noFit = noFit{}
 		return m.Decide(in), true
 	}
-	r.full[k] = in.Reason != api.ReasonViolated // a violated instance requests more than its siblings
+	r.full[k] = in.Reason != api.ReasonViolated && !in.Spec.KeepsData() // a violated instance requests more than its siblings
 	if in.Cluster == "" && in.Reason == api.ReasonNoCluster && len(r.full) <= maxExplained {
 		req := m.request(in)
 		return m.waitExplained(in, &req), true

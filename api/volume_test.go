@@ -1,0 +1,119 @@
+package api_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func volumesOf(t *testing.T, volumes string) api.Microservice {
+	t.Helper()
+	sla, err := api.ParseSLA([]byte(placed(`"memory":100,"volumes":` + volumes)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sla.Applications[0].Services[0]
+}
+
+func TestVolumesInOakestrasFormAndInOursAreTheSame(t *testing.T) {
+	own := volumesOf(t, `[{"name":"data","type":"local","mount_path":"/data","size":64}]`)
+	theirs := volumesOf(t, `[{"volume_id":"data","csi_driver":"local","mount_path":"/data","size":64,"config":{}}]`)
+	want := []api.Volume{{Name: "data", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 64}}
+	if !reflect.DeepEqual(own.Volumes, want) || !reflect.DeepEqual(theirs.Volumes, want) {
+		t.Errorf("volumes: got %+v and %+v, want %+v", own.Volumes, theirs.Volumes, want)
+	}
+}
+
+func TestVolumesAreReserved(t *testing.T) {
+	m := volumesOf(t, `[{"name":"a","type":"local","mount_path":"/a","size":64},{"name":"b","type":"ephemeral","mount_path":"/b","size":32},{"name":"c","type":"tmpfs","mount_path":"/c","size":8}]`)
+	if got := m.Needs(); got.StorageMB != 96 || got.MemoryMB != 108 {
+		t.Errorf("needs: got %s, want 96 MiB of disk and 108 MiB of memory", got)
+	}
+	if !m.KeepsData() || len(m.LocalVolumes()) != 1 || m.TmpfsMB() != 8 {
+		t.Errorf("got %+v, want one local volume and 8 MiB of tmpfs", m)
+	}
+}
+
+func TestVolumesThatCannotBeAreRefused(t *testing.T) {
+	volume := func(members string) string {
+		all := `"name":"data","type":"local","mount_path":"/data","size":64`
+		for _, m := range strings.Split(members, ";") {
+			key, value, _ := strings.Cut(m, "=")
+			var kept []string
+			for _, part := range strings.Split(all, ",") {
+				if !strings.HasPrefix(part, `"`+key+`":`) {
+					kept = append(kept, part)
+				}
+			}
+			if value != "" {
+				kept = append(kept, `"`+key+`":`+value)
+			}
+			all = strings.Join(kept, ",")
+		}
+		return `"volumes":[{` + all + `}]`
+	}
+	two := func(a, b string) string {
+		return `"volumes":[{"name":"a","type":"tmpfs","mount_path":"` + a + `","size":1},{"name":"b","type":"tmpfs","mount_path":"` + b + `","size":1}]`
+	}
+	for _, c := range []struct{ members, pointer, message string }{
+		{volume("name="), "/volumes/0/name", "name is missing"},
+		{volume(`name="No_label"`), "/volumes/0/name", "name cannot be"},
+		{volume(`volume_id="other"`), "/volumes/0/volume_id", "contradicts name"},
+		{volume("type="), "/volumes/0/type", "type is missing"},
+		{volume(`type="nfs"`), "/volumes/0/type", "type cannot be"},
+		{volume(`type=;csi_driver="csi.oakestra.io"`), "/volumes/0/csi_driver", `csi_driver "csi.oakestra.io" is not built in`},
+		{volume(`csi_driver="tmpfs"`), "/volumes/0/csi_driver", "contradicts type"},
+		{volume("size="), "/volumes/0/size", "size is missing"},
+		{volume("size=0"), "/volumes/0/size", "out of range"},
+		{volume("size=15"), "/volumes/0/size", "too small"},
+		{volume("size=16777217"), "/volumes/0/size", "out of range"},
+		{volume("mount_path="), "/volumes/0/mount_path", "mount_path is missing"},
+		{volume(`mount_path="data"`), "/volumes/0/mount_path", "is not absolute"},
+		{volume(`mount_path="/data/../etc"`), "/volumes/0/mount_path", "shortest form"},
+		{volume(`mount_path="/data/"`), "/volumes/0/mount_path", "shortest form"},
+		{volume(`mount_path="/"`), "/volumes/0/mount_path", "covers"},
+		{volume(`mount_path="/proc"`), "/volumes/0/mount_path", "/proc"},
+		{volume(`mount_path="/sys/fs"`), "/volumes/0/mount_path", "/sys"},
+		{volume(`mount_path="/dev/shm"`), "/volumes/0/mount_path", "/dev"},
+		{volume(`mount_path="/etc"`), "/volumes/0/mount_path", "/etc/hosts"},
+		{volume(`type="tmpfs";read_only=true`), "/volumes/0/read_only", "useless"},
+		{volume(`config={"a":"b"}`), "/volumes/0/config", "until CSI drivers arrive"},
+		{two("/a", "/a"), "/volumes/1/mount_path", "contain one another"},
+		{two("/a", "/a/b"), "/volumes/1/mount_path", "contain one another"},
+		{two("/a/b", "/a"), "/volumes/1/mount_path", "contain one another"},
+		{strings.ReplaceAll(two("/a", "/b"), `"name":"b"`, `"name":"a"`), "/volumes/1/name", "given twice"},
+		{`"virtualization":"process","code":"/bin/true",` + volume(""), "/volumes", "not supported for virtualization: process"},
+		{`"virtualization":"runsc",` + volume(""), "/volumes", "not supported for virtualization: runsc"},
+	} {
+		found := false
+		for _, f := range faultsOf(t, placed(c.members)) {
+			found = found || f.Pointer == at+c.pointer && strings.Contains(f.Message, c.message) && f.Fix != ""
+		}
+		if !found {
+			t.Errorf("%s: got %+v, want a fault at %s about %q", c.members, faultsOf(t, placed(c.members)), c.pointer, c.message)
+		}
+	}
+	if _, err := api.ParseSLA([]byte(placed(two("/a", "/ab")))); err != nil {
+		t.Errorf("paths of which none contains the other: %v", err)
+	}
+}
+
+func TestIdOfAVolume(t *testing.T) {
+	const id = api.VolumeID("acme/lab/shop.prod.db.v1#2:data")
+	if got, err := api.ParseVolumeID(string(id)); err != nil || got != id {
+		t.Errorf("ParseVolumeID(%q): got %q, %v", id, got, err)
+	}
+	if got := api.VolumeFromPath(api.PathOf(id)); got != id {
+		t.Errorf("id after a path: got %q, want %q", got, id)
+	}
+	if id.Tenant() != "acme/lab" || id.Instance() != "acme/lab/shop.prod.db.v1#2" || id.Label() != "data" || id.Name() != "shop.prod.db.v1#2:data" {
+		t.Errorf("parts of %s: got %q, %q, %q, %q", id, id.Tenant(), id.Instance(), id.Label(), id.Name())
+	}
+	for _, bad := range []string{"", ":", "acme/shop.prod.db.v1#2", "acme/shop.prod.db.v1#2:", "acme/shop.prod.db.v1#2:../x", "acme/shop.prod.db.v1#2:a/b", "acme/shop.prod.db.v1:data", "/shop.prod.db.v1#2:data"} {
+		if got, err := api.ParseVolumeID(bad); err == nil {
+			t.Errorf("ParseVolumeID(%q): got %q, want an error", bad, got)
+		}
+	}
+}

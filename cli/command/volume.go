@@ -1,0 +1,129 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/cli/ref"
+)
+
+// volumes returns the volumes that a reference matches: INSTANCE:NAME for one, or an application, a
+// service or an instance for all of theirs. ErrNotFound: there are none.
+func (c *cli) volumes(ctx context.Context, a *client.Client, reference string) ([]api.VolumeStatus, error) {
+	all, _, err := a.Volumes(ctx, client.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	owner, label, named := reference, "", false
+	if i := strings.LastIndexByte(reference, ':'); i >= 0 {
+		owner, label, named = reference[:i], reference[i+1:], true
+	}
+	var ids []string
+	for _, v := range all {
+		if !named || v.ID.Label() == label {
+			ids = append(ids, string(v.ID.Instance()))
+		}
+	}
+	best := map[string]bool{}
+	for _, id := range ref.All(ref.Instance, owner, c.tenant(), ids) {
+		best[id] = true
+	}
+	var found []api.VolumeStatus
+	for _, v := range all {
+		if best[string(v.ID.Instance())] && (!named || v.ID.Label() == label) {
+			found = append(found, v)
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no volume %q; write INSTANCE:NAME, or list all with treeline get volumes: %w", reference, api.ErrNotFound)
+	}
+	return found, nil
+}
+
+// volume returns the volume that a reference identifies.
+func (c *cli) volume(ctx context.Context, a *client.Client, reference string) (v api.VolumeStatus, err error) {
+	found, err := c.volumes(ctx, a, reference)
+	switch {
+	case err != nil:
+		return v, err
+	case len(found) > 1:
+		var ids []string
+		for _, v := range found {
+			ids = append(ids, string(v.ID))
+		}
+		return v, &ref.Ambiguous{Kind: "volume", Reference: reference, Candidates: ids}
+	}
+	return found[0], nil
+}
+
+func (c *cli) getVolumesCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "volumes [APP|SERVICE|INSTANCE[:NAME]]", Aliases: []string{"volume", "vol"}, Short: "Show local volumes", Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: c.complete("volumes"),
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			if len(args) > 0 {
+				found, err := c.volumes(ctx, a, args[0])
+				if err != nil {
+					return err
+				}
+				return list(c, p, output.Volumes, found, 0)
+			}
+			all, rev, err := a.Volumes(ctx, client.ListOptions{Tenant: c.tenant()})
+			if err != nil {
+				return err
+			}
+			return list(c, p, output.Volumes, all, rev)
+		}),
+	}
+	c.outputFlags(cmd)
+	return cmd
+}
+
+func (c *cli) describeVolume(ctx context.Context, d *description, name string) error {
+	v, err := c.volume(ctx, d.api, name)
+	if err != nil {
+		return err
+	}
+	d.of(string(v.ID), v)
+	d.line("Volume", "%s", v.ID)
+	d.line("Instance", "%s, which %s it", v.ID.Instance(), map[bool]string{true: "has", false: "does not use"}[v.InUse])
+	d.line("Cluster", "%s", v.Cluster)
+	d.line("Size", "%d MiB", v.SizeMB)
+	d.line("Created", "%s ago", d.Age(v.Created))
+	d.line("Revision", "%d", v.Revision)
+	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool {
+		return e.Kind == "volume" && e.Tenant == v.Tenant && e.Object == v.ID.Name()
+	})
+}
+
+func (c *cli) deleteVolumeCmd(yes *bool) *cobra.Command {
+	return &cobra.Command{
+		Use: "volume INSTANCE:NAME…", Aliases: []string{"volumes", "vol"}, Short: "Delete local volumes with their data",
+		Long: `Delete local volumes with their data. The node that has a volume must be connected. A
+volume that an instance has is not deleted: delete the application, or leave the volume
+out of its SLA first.`,
+		ValidArgsFunction: c.complete("volumes"),
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			return each(args, func(name string) error {
+				v, err := c.volume(ctx, a, name)
+				if err != nil {
+					return err
+				}
+				if err := c.confirm(*yes, fmt.Sprintf("This deletes volume %s with its data (%d MiB in cluster %s).", v.ID, v.SizeMB, v.Cluster)); err != nil {
+					return err
+				}
+				if err := a.DeleteVolume(ctx, v.ID, v.Revision); err != nil {
+					return fmt.Errorf("delete volume %s: %w", v.ID, err)
+				}
+				c.say("volume %s deleted", v.ID)
+				return nil
+			})
+		}),
+	}
+}

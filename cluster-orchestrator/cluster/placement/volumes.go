@@ -1,0 +1,195 @@
+package placement
+
+import (
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+// An instance with local volumes runs only where they are. Nodes report the volumes that a workload
+// may have written to. Until the node of a placement confirms that nothing of it is left, the
+// instance counts as having volumes there (Record.VolumeNode): the node may have started it and be
+// unable to report that.
+//
+// The disk of a volume is booked on its node also while its instance is not there.
+
+// localVolumes are the local volumes of one instance on a node.
+type localVolumes struct {
+	sizes map[string]int64 // MiB, by name
+	epoch api.Epoch        // of the newest placement that had one of them
+}
+
+// sum returns the sum of the sizes of the volumes of some names (in), or of all others.
+func (v localVolumes) sum(names []string, in bool) (sum int64) {
+	for name, size := range v.sizes {
+		if slices.Contains(names, name) == in {
+			sum += size
+		}
+	}
+	return min(sum, maxAmounts.StorageMB)
+}
+
+func (v localVolumes) any(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { _, has := v.sizes[name]; return has })
+}
+
+// orphanPrefix marks the bookings of volumes whose instance is not on the node. No instance has an id
+// that begins with it.
+const orphanPrefix = "volumes of "
+
+func orphan(id api.InstanceID) api.InstanceID { return orphanPrefix + id }
+
+// setVolumes stores the volumes that a node reports.
+func (m *Machine) setVolumes(n *node) {
+	before := n.volumes
+	n.volumes = map[api.InstanceID]localVolumes{}
+	for _, v := range n.Info.Volumes {
+		k := n.volumes[v.ID.Instance()]
+		if k.sizes == nil {
+			k.sizes = map[string]int64{}
+		}
+		k.sizes[v.ID.Label()], k.epoch = v.SizeMB, max(k.epoch, v.Epoch)
+		n.volumes[v.ID.Instance()] = k
+	}
+	for _, id := range step.Keys(before) {
+		if _, still := n.volumes[id]; !still {
+			m.dropVolumes(id, n)
+		}
+	}
+	for _, id := range step.Keys(n.volumes) {
+		if m.volumes[id] == nil {
+			m.volumes[id] = map[api.NodeID]bool{}
+		}
+		m.volumes[id][n.Info.ID] = true
+		n.bookVolumes(id)
+		m.showVolumes(id)
+	}
+}
+
+func (m *Machine) dropVolumes(id api.InstanceID, n *node) {
+	if delete(m.volumes[id], n.Info.ID); len(m.volumes[id]) == 0 {
+		delete(m.volumes, id)
+	}
+	n.account.Release(orphan(id))
+	m.showVolumes(id)
+}
+
+// showVolumes reports to the root whether the cluster has volumes of an instance.
+func (m *Machine) showVolumes(id api.InstanceID) {
+	if in := m.instances[id]; in != nil && in.volumes != (m.volumes[id] != nil) {
+		in.volumes = !in.volumes
+		m.publish(in)
+	}
+}
+
+// bookVolumes books the disk of an instance's volumes that no claim of the instance contains.
+func (n *node) bookVolumes(id api.InstanceID) {
+	v, has := n.volumes[id]
+	if !has {
+		return
+	}
+	sizeMB := v.sum(n.claimedVolumes(id), false)
+	if n.leaving[id] {
+		sizeMB = 0
+	}
+	n.account.Book(orphan(id), account.Claim{Resources: api.Resources{StorageMB: sizeMB}})
+}
+
+// claimedVolumes returns the names of the volumes that are in the claim of an instance on the node.
+func (n *node) claimedVolumes(id api.InstanceID) []string {
+	for _, in := range []*instance{n.assigned[id], n.reserved[id]} {
+		if in != nil {
+			return in.demand.volumes
+		}
+	}
+	return nil
+}
+
+// volumeNode returns the node that has or may have the local volumes of an instance, "" if there is
+// none: its present node, else the one with the newest volumes.
+func (m *Machine) volumeNode(p requestInput) api.NodeID {
+	if p.node != "" {
+		return p.node
+	}
+	var best api.NodeID
+	for _, at := range step.Keys(m.volumes[p.id]) {
+		v := m.nodes[at].volumes[p.id]
+		if v.any(p.demand.volumes) && (best == "" || v.epoch > m.nodes[best].volumes[p.id].epoch) {
+			best = at
+		}
+	}
+	if in := m.instances[p.id]; best == "" && in != nil && m.nodes[in.VolumeNode] != nil {
+		best = in.VolumeNode
+	}
+	return best
+}
+
+// bindVolumes restricts a request to the node that has the local volumes of the instance. Their disk
+// is already booked there.
+func (m *Machine) bindVolumes(req *sched.Request, p requestInput) {
+	if len(p.demand.volumes) == 0 {
+		return
+	}
+	at := m.volumeNode(p)
+	req.VolumeAt = string(at)
+	if n := m.nodes[at]; n != nil && n.account.Booked(orphan(p.id)).Resources.StorageMB > 0 && n.claimedVolumes(p.id) == nil {
+		req.Needs.StorageMB = max(0, req.Needs.StorageMB-n.volumes[p.id].sum(p.demand.volumes, true))
+	}
+}
+
+// awaitsEnd reports whether an instance may be placed only after its earlier placement has ended,
+// which is not confirmed yet.
+func (in *instance) awaitsEnd() bool {
+	return (in.exclusive() || in.keepsData()) && in.awaitsOldPlacement()
+}
+
+func (in *instance) keepsData() bool { return len(in.demand.volumes) > 0 }
+
+// startsOver reports whether an instance that its node cannot run may begin on another node: nothing
+// was written to its volumes yet, and another node fits.
+func (m *Machine) startsOver(in *instance, req sched.Request) bool {
+	if n := m.nodes[in.Node]; !in.keepsData() || in.volumes || n == nil || n.Silent {
+		return false
+	}
+	req.VolumeAt = ""
+	_, ok := m.best(&req, in.seed())
+	return ok
+}
+
+// loseVolumes removes the volumes of a node that is being removed. It returns the instances that
+// waited for the node.
+func (m *Machine) loseVolumes(n *node) (waited []*instance) {
+	for _, id := range step.Keys(n.volumes) {
+		m.dropVolumes(id, n)
+	}
+	for _, id := range step.Keys(m.instances) {
+		in := m.instances[id]
+		if in.VolumeNode != n.Info.ID {
+			continue
+		}
+		in.VolumeNode = ""
+		m.save(in)
+	}
+	for _, id := range m.waiting.List() {
+		if in := m.instances[id]; in != nil && in.keepsData() && in.Node == "" {
+			waited = append(waited, in)
+		}
+	}
+	return waited
+}
+
+// Volume returns the nodes that have a local volume, in the order of their ids, and whether an instance
+// has it or may have it again.
+func (m *Machine) Volume(id api.VolumeID) (at []api.NodeID, used bool) {
+	owner, label := id.Instance(), id.Label()
+	for _, node := range step.Keys(m.volumes[owner]) {
+		if m.nodes[node].volumes[owner].any([]string{label}) {
+			at = append(at, node)
+		}
+	}
+	in := m.instances[owner]
+	return at, in != nil && slices.Contains(in.demand.volumes, label)
+}

@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+type volumeIn struct {
+	ID string `path:"id" maxLength:"1024" doc:"The volume's id, with ~ for / and #."`
+}
+
+func (a *API) registerVolumes() {
+	remove := rest.Tag("volumes").Delete("/v1/volumes/{id}", "Delete a local volume with its data, on its node", 404, 409, 503, 504)
+	act(a, remove.Named("deleteVolume"), "", a.deleteVolume)
+}
+
+// deleteVolume deletes a volume on each node that has it. The owner of its application may do so, and
+// the operator, whose disk it takes.
+func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *volumeIn) error {
+	id, err := api.ParseVolumeID(string(api.VolumeFromPath(in.ID)))
+	if err != nil {
+		return err
+	}
+	if err := a.allowed(p, rights.NodesWrite); err != nil {
+		if err := rights.Allowed(p, rights.AppsWrite, id.Tenant()); err != nil {
+			return err
+		}
+	}
+	var at []api.NodeID
+	var used bool
+	if err := a.opt.Owner.Read(ctx, func() { at, used = a.opt.Core.Volume(id) }); err != nil {
+		return err
+	}
+	switch {
+	case used:
+		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+	case len(at) == 0:
+		return fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
+	}
+	var errs error
+	for _, n := range at {
+		if err := a.deleteOn(ctx, n, id); err != nil {
+			name := "its node"
+			if a.allowed(p, rights.NodesRead) == nil {
+				name = "node " + string(n)
+			}
+			errs = errors.Join(errs, fmt.Errorf("delete volume %s on %s: %w", id, name, err))
+			continue
+		}
+		a.opt.Log.Info("volume deleted", "volume", id, "node", n, "by", p.User)
+	}
+	return errs
+}
+
+func (a *API) deleteOn(ctx context.Context, n api.NodeID, id api.VolumeID) error {
+	from, err := a.opt.Nodes.Stream(ctx, n, wire.StreamRequest{Kind: "volume", Method: http.MethodDelete, Path: string(id), For: onBehalf(ctx)})
+	if err != nil {
+		return err
+	}
+	return from.Close()
+}

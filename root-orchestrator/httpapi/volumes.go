@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/volumes"
+)
+
+var _ = fairshare.Declare(fairshare.Bound{
+	Resource: "local volumes of services", Total: volumes.Max, Share: []int{volumes.MaxTenant}, Per: "tenant",
+	Beyond: "429 for the SLA or the number of replicas",
+	Attack: "TestATenantHasABoundedNumberOfVolumes",
+})
+
+func (a *API) registerVolumes() {
+	tag := rest.Tag("volumes")
+	handle(a, tag.Get("/v1/volumes", "List volumes").
+		About("The local volumes of services. A volume exists from the first start of its instance until it is deleted, also without its application."),
+		rights.AppsRead, a.listVolumes)
+	handle(a, tag.Get("/v1/volumes/{id}", "Get volume", 404), rights.AppsRead, a.getVolume)
+	act(a, tag.Delete("/v1/volumes/{id}", "Delete volume", 404, 409, 412, 428, 503, 504).
+		About("Deletes the volume with its data, on its node, which must be connected. A volume that an instance has is not deleted."),
+		rights.AppsWrite, a.deleteVolume)
+}
+
+func (a *API) listVolumes(ctx context.Context, p rights.Principal, in *struct {
+	ListInput
+	Cluster api.ClusterID `query:"cluster" doc:"Only volumes in this cluster."`
+},
+) (*listOut[api.VolumeStatus], error) {
+	return list(ctx, a, p, &in.ListInput, listing[api.VolumeStatus]{
+		path: "/v1/volumes", action: rights.AppsRead, all: a.core.Volumes,
+		tenant: func(o api.VolumeStatus) api.Tenant { return o.Tenant },
+		id:     func(o api.VolumeStatus) string { return string(o.ID) },
+		only:   func(o api.VolumeStatus) bool { return in.Cluster == "" || o.Cluster == in.Cluster },
+	})
+}
+
+func (a *API) getVolume(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.VolumeStatus], error) {
+	v, err := read(ctx, a, p, rights.AppsRead, "volume", api.VolumeFromPath(in.ID), a.core.Volume)
+	return object(v, v.Revision, in.IfNoneMatch), err
+}
+
+func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *ChangeInput) error {
+	id := api.VolumeFromPath(in.ID)
+	v, err := read(ctx, a, p, rights.AppsWrite, "volume", id, a.core.Volume)
+	if err != nil {
+		return err
+	}
+	rev, err := ifMatch(in.IfMatch, true)
+	if err != nil {
+		return err
+	}
+	if rev != 0 && rev != v.Revision {
+		return fmt.Errorf("volume %s is at revision %d: %w", id, v.Revision, api.ErrPrecondition)
+	}
+	if err := a.owner.Read(ctx, func() { _, err = a.core.DeletableVolume(id) }); err != nil {
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	// A cluster that does not have the volume lost it with its node.
+	if err := a.ask(ctx, v.Cluster, http.MethodDelete, "/v1/volumes/"+api.PathOf(id), nil, nil); err != nil && !errors.Is(err, api.ErrNotFound) {
+		return err
+	}
+	return a.owner.Do(ctx, root.DeleteVolume{ID: id, By: p.User}, nil)
+}

@@ -1,0 +1,153 @@
+package root
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+// kindVolume is the kind of the documents of volumes. The key is the id.
+const kindVolume = "volume"
+
+// DeleteVolume removes the record of a volume that its cluster has deleted. Errors: ErrNotFound,
+// ErrConflict (it is in use).
+type DeleteVolume struct {
+	ID api.VolumeID
+	By string
+}
+
+func (in DeleteVolume) apply(c *Core) error {
+	if _, err := c.DeletableVolume(in.ID); err != nil {
+		return err
+	}
+	c.dropVolume(in.ID, "deleted by "+in.By)
+	return nil
+}
+
+func (c *instances) dropVolume(id api.VolumeID, why string) {
+	c.volumes.Remove(id)
+	c.journal.Delete(kindVolume, string(id))
+	c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Detail: why})
+	c.findVolumes(id.Instance())
+}
+
+// findVolumes passes on which cluster has the volumes of an instance.
+func (c *instances) findVolumes(id api.InstanceID) {
+	if c.apps.Has(id) {
+		at, sizeMB := c.volumes.Of(id, c.apps.Get(id).Spec)
+		c.apps.SetVolumes(id, at, sizeMB)
+	}
+}
+
+// noteVolumes records the volumes that a cluster reports for an instance that is placed there.
+func (c *instances) noteVolumes(id api.InstanceID, at api.ClusterID) {
+	in := c.apps.Get(id)
+	added := c.volumes.Note(id, in.Spec, at, c.wall, c.nextRev)
+	for _, r := range added {
+		c.journal.Put(kindVolume, string(r.ID), r)
+		c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: r.ID.Name(), Cluster: at, Detail: fmt.Sprintf("created with %d MiB", r.SizeMB)})
+	}
+	if len(added) > 0 {
+		c.findVolumes(id)
+	}
+}
+
+// DeletableVolume returns a volume that can be deleted. Errors: ErrNotFound, ErrConflict (it is in
+// use).
+func (s *state) DeletableVolume(id api.VolumeID) (api.VolumeStatus, error) {
+	v, ok := s.Volume(id)
+	switch {
+	case !ok:
+		return v, fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
+	case v.InUse:
+		return v, fmt.Errorf("delete volume %s: instance %s has it; delete the application, or leave the volume out of its SLA first: %w", id, id.Instance(), api.ErrConflict)
+	}
+	return v, nil
+}
+
+// Volume returns a volume, and whether it exists.
+func (s *state) Volume(id api.VolumeID) (api.VolumeStatus, bool) {
+	r, ok := s.volumes.Get(id)
+	if !ok {
+		return api.VolumeStatus{}, false
+	}
+	return api.VolumeStatus{
+		ID: id, Tenant: id.Tenant(), Cluster: r.Cluster, SizeMB: r.SizeMB, Created: r.Created, InUse: s.usesVolume(id), Revision: r.Revision,
+	}, true
+}
+
+func (s *state) usesVolume(id api.VolumeID) bool {
+	in, ok := s.apps.Instance(id.Instance())
+	if !ok {
+		return false
+	}
+	_, newest := s.apps.Service(id.Instance().Service())
+	for _, spec := range []*api.Microservice{in.Spec, newest} {
+		if spec != nil && slices.ContainsFunc(spec.LocalVolumes(), func(v api.Volume) bool { return v.Name == id.Label() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// Volumes returns the volumes of a tenant and the tenants below it, sorted by id.
+func (s *state) Volumes(tenant api.Tenant) []api.VolumeStatus {
+	return list(s.volumes.IDs(), tenant, s.Volume)
+}
+
+// checkVolumes returns an error if an application cannot have the local volumes in its SLA:
+// ErrInvalid (another size than an existing volume), ErrTooMany.
+func (c *Core) checkVolumes(tenant api.Tenant, spec api.Application) error {
+	id, more, local := tenant.App(spec.Name, spec.Namespace), 0, false
+	a := c.apps.App(id)
+	for i := range spec.Services {
+		v := &spec.Services[i]
+		s, replicas := id.Service(v.Name, v.Namespace), 1
+		if a != nil {
+			if had, ok := a.Replicas[s]; ok {
+				replicas = had
+			}
+		}
+		if v.Replicas != nil {
+			replicas = *v.Replicas
+		}
+		if err := c.volumes.Check(s, v); err != nil {
+			return err
+		}
+		local = local || v.KeepsData()
+		more += c.volumes.Missing(s, v, replicas)
+	}
+	if !local {
+		return nil
+	}
+	return c.volumes.Admit(tenant, more+c.missingVolumes(tenant, func(s api.ServiceID) bool { return s.App() == id }))
+}
+
+// checkScale returns ErrTooMany if a service cannot have that many replicas because of their local
+// volumes.
+func (c *Core) checkScale(id api.ServiceID, replicas int) error {
+	_, spec := c.apps.Service(id)
+	if spec == nil || !spec.KeepsData() {
+		return nil
+	}
+	more := c.volumes.Missing(id, spec, replicas)
+	return c.volumes.Admit(id.Tenant(), more+c.missingVolumes(id.Tenant(), func(s api.ServiceID) bool { return s == id }))
+}
+
+// missingVolumes returns how many volumes the services of a tenant want that do not exist yet, without
+// the services for which but returns true.
+func (c *Core) missingVolumes(tenant api.Tenant, but func(api.ServiceID) bool) (sum int) {
+	for _, id := range c.apps.Apps() {
+		if id.Tenant().Top() != tenant.Top() {
+			continue
+		}
+		a := c.apps.App(id)
+		for _, s := range c.apps.Indexed(id) {
+			if _, spec := c.apps.Service(s); spec.KeepsData() && !but(s) {
+				sum += c.volumes.Missing(s, spec, a.Replicas[s])
+			}
+		}
+	}
+	return sum
+}

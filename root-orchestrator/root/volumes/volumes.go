@@ -1,0 +1,178 @@
+// Package volumes keeps the local volumes of instances: which cluster has them, and how large they
+// are. A volume is recorded when a cluster that the root chose for the instance reports it, and stays
+// until it is deleted or its cluster is removed. It is a sub-machine of the root's core.
+//
+// The id of a volume contains the tenant, so that a volume never belongs to an instance of another
+// tenant. A cluster cannot add volumes of instances that it does not have.
+package volumes
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+)
+
+// Record is the document of a volume.
+type Record struct {
+	ID       api.VolumeID  `json:"id"`
+	Cluster  api.ClusterID `json:"cluster"`
+	SizeMB   int64         `json:"size_mb"`
+	Created  time.Time     `json:"created"`
+	Revision api.Revision  `json:"revision"`
+}
+
+// The limits of volumes: of all tenants, and of one topmost tenant with those below it.
+const (
+	Max       = 1 << 17
+	MaxTenant = 1 << 12
+)
+
+// Machine has all volumes. It is not safe for concurrent use.
+type Machine struct {
+	volumes   map[api.VolumeID]*Record
+	byService map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool
+	byTenant  map[api.Tenant]int // by topmost tenant
+}
+
+// New returns a Machine without volumes.
+func New() *Machine {
+	return &Machine{
+		volumes: map[api.VolumeID]*Record{}, byService: map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool{}, byTenant: map[api.Tenant]int{},
+	}
+}
+
+// Restore adds the volume of a document.
+func (m *Machine) Restore(r Record) { m.put(&r) }
+
+func (m *Machine) put(r *Record) {
+	id := r.ID.Instance()
+	if m.volumes[r.ID] == nil {
+		m.byTenant[r.ID.Tenant().Top()]++
+	}
+	m.volumes[r.ID] = r
+	s := m.byService[id.Service()]
+	if s == nil {
+		s = map[api.InstanceID]map[api.VolumeID]bool{}
+		m.byService[id.Service()] = s
+	}
+	if s[id] == nil {
+		s[id] = map[api.VolumeID]bool{}
+	}
+	s[id][r.ID] = true
+}
+
+// Get returns a volume, and whether it exists.
+func (m *Machine) Get(id api.VolumeID) (Record, bool) {
+	if r := m.volumes[id]; r != nil {
+		return *r, true
+	}
+	return Record{}, false
+}
+
+// IDs returns the ids of all volumes, sorted.
+func (m *Machine) IDs() []api.VolumeID { return step.Keys(m.volumes) }
+
+// Of returns the cluster that has local volumes in an instance's SLA, "" if there is none, and the sum
+// of their sizes.
+func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterID, sizeMB int64) {
+	var newest api.Revision
+	for _, v := range spec.LocalVolumes() {
+		r := m.volumes[id.Volume(v.Name)]
+		if r == nil {
+			continue
+		}
+		if sizeMB += r.SizeMB; at == "" || r.Revision > newest {
+			at, newest = r.Cluster, r.Revision
+		}
+	}
+	return at, sizeMB
+}
+
+// Note records that a cluster has the local volumes in an instance's SLA. It returns those that are
+// new there. rev returns a revision.
+func (m *Machine) Note(id api.InstanceID, spec *api.Microservice, at api.ClusterID, now time.Time, rev func() api.Revision) (added []Record) {
+	for _, v := range spec.LocalVolumes() {
+		old := m.volumes[id.Volume(v.Name)]
+		if old != nil && old.Cluster == at {
+			continue
+		}
+		r := Record{ID: id.Volume(v.Name), Cluster: at, SizeMB: v.SizeMB, Created: now, Revision: rev()}
+		m.put(&r)
+		added = append(added, r)
+	}
+	return added
+}
+
+// Remove removes a volume, if it exists.
+func (m *Machine) Remove(id api.VolumeID) {
+	if m.volumes[id] == nil {
+		return
+	}
+	delete(m.volumes, id)
+	owner, top := id.Instance(), id.Tenant().Top()
+	s := m.byService[owner.Service()]
+	if delete(s[owner], id); len(s[owner]) == 0 {
+		delete(s, owner)
+	}
+	if len(s) == 0 {
+		delete(m.byService, owner.Service())
+	}
+	if m.byTenant[top]--; m.byTenant[top] == 0 {
+		delete(m.byTenant, top)
+	}
+}
+
+// At returns the ids of the volumes in a cluster, sorted.
+func (m *Machine) At(at api.ClusterID) (out []api.VolumeID) {
+	for _, id := range m.IDs() {
+		if m.volumes[id].Cluster == at {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// Check returns ErrInvalid if a service's SLA gives an existing volume another size.
+func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
+	for _, v := range spec.LocalVolumes() {
+		for _, i := range step.Keys(m.byService[id]) {
+			if r := m.volumes[i.Volume(v.Name)]; r != nil && r.SizeMB != v.SizeMB {
+				return fmt.Errorf("volume %s of %s has %d MiB: size cannot change to %d MiB; name another volume, or delete this one first: %w", v.Name, i, r.SizeMB, v.SizeMB, api.ErrInvalid)
+			}
+		}
+	}
+	return nil
+}
+
+// Missing returns how many of a service's local volumes do not exist yet, if it has that many
+// instances.
+func (m *Machine) Missing(id api.ServiceID, spec *api.Microservice, replicas int) int {
+	local := spec.LocalVolumes()
+	missing := len(local) * replicas
+	for i := range m.byService[id] {
+		if i.Number() >= replicas {
+			continue
+		}
+		for _, v := range local {
+			if m.volumes[i.Volume(v.Name)] != nil {
+				missing--
+			}
+		}
+	}
+	return missing
+}
+
+// Admit returns ErrTooMany if a tenant may not have more volumes. more is the number of volumes that
+// its services want and that do not exist yet.
+func (m *Machine) Admit(tenant api.Tenant, more int) error {
+	top := tenant.Top()
+	if have := m.byTenant[top]; more > 0 && have+more > MaxTenant {
+		return fmt.Errorf("tenant %s has %d local volumes and would have %d more, want at most %d; delete some with treeline delete volume: %w", top, have, more, MaxTenant, api.ErrTooMany)
+	}
+	if have := len(m.volumes); more > 0 && have+more > Max {
+		return fmt.Errorf("there are %d local volumes, the most that the root keeps: %w", have, api.ErrUnavailable)
+	}
+	return nil
+}
