@@ -135,6 +135,69 @@ func TestVolumesOutliveTheApplication(t *testing.T) {
 	}
 }
 
+// TestVolumeOfAnEndedInstanceTakesDisk: a job that has completed takes nothing, but its volume stays.
+func TestVolumeOfAnEndedInstanceTakesDisk(t *testing.T) {
+	w := newDiskWorld(t, 1)
+	job := withDisk(600)
+	job.OneShot = true
+	w.wants(assignment(0, 1, job))
+	w.beat()
+	home := w.at(0)
+	w.hasVolumes(home.Node, volumeOf(0, 600, home.Epoch))
+	if got := w.node(home.Node).Allocated.StorageMB; got != 600 {
+		t.Errorf("disk allocated while it runs: got %d MiB, want 600", got)
+	}
+	n := w.nodes[home.Node]
+	n.has[web.Instance(0)] = api.Observed{Instance: web.Instance(0), Epoch: home.Epoch, State: api.Completed, Node: n.id}
+	w.step(n.whole())
+	if got := w.node(home.Node).Allocated.StorageMB; w.at(0).State != api.Completed || got != 600 {
+		t.Errorf("disk allocated after it is %s: got %d MiB, want 600", w.at(0).State, got)
+	}
+	big := spec(1, 100)
+	big.Storage = 500
+	w.wants(assignment(0, 1, job), assignment(1, 2, big))
+	w.beat()
+	if in := w.at(1); in.Node != "" {
+		t.Errorf("another instance takes the disk of the volume on %s", in.Node)
+	}
+}
+
+// TestInventedVolumesDoNotBind: a hostile node reports volumes of instances that the cluster never
+// placed there, to attract them.
+func TestInventedVolumesDoNotBind(t *testing.T) {
+	w := newDiskWorld(t, 2)
+	w.wants(assignment(0, 1, withDisk(64)))
+	w.beat()
+	home := w.at(0)
+	liar := api.NodeID("n0")
+	if home.Node == liar {
+		liar = "n1"
+	}
+	w.hasVolumes(home.Node, volumeOf(0, 64, home.Epoch))
+	w.hasVolumes(liar, volumeOf(0, 64, home.Epoch+1), volumeOf(1, 64, 9))
+	if at, _ := w.c.Volume(web.Instance(0).Volume("data")); len(at) != 1 || at[0] != home.Node {
+		t.Errorf("nodes with the volume: got %v, want %s", at, home.Node)
+	}
+	for range 2 {
+		w.drops(web.Instance(0))
+		w.beat()
+		w.restart()
+		w.beat()
+		w.wants(assignment(0, 2, withDisk(64)))
+		w.beat()
+		w.expect(0, api.Running, home.Node)
+		w.hasVolumes(home.Node, volumeOf(0, 64, w.at(0).Epoch))
+	}
+	w.nodes[liar].off = true
+	w.pass(time.Minute)
+	w.wants(assignment(0, 2, withDisk(64)), assignment(1, 3, withDisk(64)))
+	w.beat()
+	w.expect(1, api.Running, home.Node) // it does not wait for the liar
+	if o := w.observed(web.Instance(1)); o.Volumes {
+		t.Error("observation for the root: the invented volume counts")
+	}
+}
+
 func TestNewestVolumeIsUsed(t *testing.T) {
 	w := newDiskWorld(t, 3)
 	w.hasVolumes("n0", volumeOf(0, 64, 7))

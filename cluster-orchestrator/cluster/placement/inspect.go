@@ -58,7 +58,7 @@ func (m *Machine) Inspect() Inspection {
 		v := NodeInspection{
 			Facts: n.Node, Relation: n.relation(), Account: n.account, Out: n.out(), Gen: n.set.Gen(), Wanted: n.set.Digest(), Known: n.known, Observed: n.observed, Leased: n.leased,
 			Has: func(id api.InstanceID) bool {
-				if owner, is := strings.CutPrefix(string(id), orphanPrefix); is {
+				if owner, is := strings.CutPrefix(string(id), volumesPrefix); is {
 					_, has := n.volumes[api.InstanceID(owner)]
 					return has
 				}

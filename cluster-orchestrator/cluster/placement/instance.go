@@ -134,7 +134,7 @@ func (m *Machine) Restore(data []byte) error {
 		}
 	}
 	if n := m.nodes[in.Node]; n != nil {
-		n.account.Book(in.id(), in.OldClaim)
+		n.book(in.id(), in.OldClaim)
 		n.assign(in)
 		m.countPlaced(in)
 	} else {

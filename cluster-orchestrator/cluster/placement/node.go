@@ -294,8 +294,7 @@ func (n *node) assign(in *instance) {
 	if in.ended() {
 		claim = claim.Ended(in.Address)
 	}
-	n.account.Book(id, n.account.Booked(id).Max(claim))
-	n.bookVolumes(id)
+	n.book(id, n.account.Booked(id).Max(n.withoutVolumes(id, claim)))
 	if in.Desired.Spec.StopsWhenCutOff() {
 		n.leased++
 	}
@@ -323,8 +322,7 @@ func (n *node) bookUnassigned(id api.InstanceID, k account.Claim) {
 	if n.assigned[id] == nil && !n.leaving[id] && n.reserved[id] == nil {
 		n.placeChanged(id)
 		n.leaving[id] = true
-		n.account.Book(id, k)
-		n.bookVolumes(id)
+		n.book(id, k)
 	}
 }
 
@@ -336,7 +334,6 @@ func (n *node) releaseClaim(id api.InstanceID) {
 		return
 	}
 	n.account.Release(id)
-	n.bookVolumes(id)
 	if _, still := n.observed[id]; !still {
 		delete(n.claims, id)
 	}

@@ -127,10 +127,11 @@ func (t *dryRun) replaceInPlace(in *instance, home api.NodeID) (api.InstancePlan
 	t.assign(home, in)
 	// As with take, the larger claim and the ports of both are booked until the node reports
 	// the new placement.
-	t.book(n, in.id()+planned, had.Max(in.demand.takes.Claim))
+	claim := n.withoutVolumes(id, in.demand.takes.Claim)
+	t.book(n, in.id()+planned, had.Max(claim))
 	t.updateCandidate(n)
 	t.shrink = append(t.shrink, func() {
-		t.book(n, in.id()+planned, in.demand.takes.Claim)
+		t.book(n, in.id()+planned, claim)
 		t.updateCandidate(n)
 	})
 	return v, true
@@ -276,8 +277,7 @@ func (t *dryRun) nodeCopy(id api.NodeID) *node {
 
 func (t *dryRun) assign(id api.NodeID, in *instance) {
 	n, key := t.nodeCopy(id), in.id()+planned
-	t.book(n, key, in.demand.takes.Claim)
-	t.book(n, orphan(in.id()), account.Claim{}) // the claim contains its volumes
+	t.book(n, key, n.withoutVolumes(in.id(), in.demand.takes.Claim))
 	n.account.Publish(key, in.demand.takes.Ports)
 	t.placed[id]++
 	t.undo = append(t.undo, t.m.countTentatively(in.id().Service(), id, +1))

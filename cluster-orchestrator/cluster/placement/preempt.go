@@ -119,13 +119,13 @@ func (n *node) victims(in *instance, left *api.Resources) (victims []*instance, 
 		)
 	})
 	gone := n.ending()
-	gone[orphan(in.id())] = true // its claim contains its volumes
 	if left != nil {
 		others := left.Minus(n.account.Sum(gone))
 		left = &others
 	}
+	takes := in.demand.takes
+	takes.Claim = n.withoutVolumes(in.id(), takes.Claim)
 	fits := func() bool {
-		takes := in.demand.takes
 		return n.account.FitsWithout(gone, takes, n.Info.Ports) &&
 			(left == nil || takes.Claim.Resources.Fits(left.Plus(n.account.Sum(gone)).Max(api.Resources{})))
 	}
@@ -220,8 +220,7 @@ func (m *Machine) bookReservation(in *instance, n *node) {
 		n.reserved = map[api.InstanceID]*instance{}
 	}
 	n.reserved[in.id()] = in
-	n.account.Book(in.id(), in.demand.takes.Claim)
-	n.bookVolumes(in.id())
+	n.book(in.id(), in.demand.takes.Claim)
 	n.account.Publish(in.id(), in.demand.takes.Ports)
 	m.relations.Expect(in.id(), n.Info.ID)
 }
@@ -239,7 +238,6 @@ func (m *Machine) unreserve(in *instance) {
 	}
 	delete(n.reserved, in.id())
 	n.account.Release(in.id())
-	n.bookVolumes(in.id())
 	m.refresh(n)
 }
 

@@ -191,8 +191,9 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	if lost := m.nodes[in.Node]; in.hasKept() && (lost == nil || lost.Silent) && m.returnToKept(in) {
 		return
 	}
+	needs := m.needs(in.requestInput())
 	if !slices.ContainsFunc(grown, func(cand sched.Candidate) bool {
-		return cand.Out == "" && in.demand.takes.Claim.Resources.Fits(cand.Free.Max(api.Resources{}))
+		return cand.Out == "" && needs.Fits(cand.Free.Max(api.Resources{}))
 	}) {
 		return // most waiting instances are too large for what was freed
 	}

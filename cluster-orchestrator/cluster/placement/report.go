@@ -178,7 +178,7 @@ func (m *Machine) bookReported(n *node, id api.InstanceID) {
 	}
 	if o := n.observed[id]; api.Ended(o.State, o.Reason) {
 		if n.bookUnassigned(id, claim.Ended(o.Address)); n.leaving[id] && !m.laterPlacementLeaves(n, id, o.Epoch) {
-			n.account.Book(id, claim.Ended(o.Address))
+			n.book(id, claim.Ended(o.Address))
 			delete(n.unknownClaims, id)
 			m.releaseEnded(n, id)
 		}
@@ -262,9 +262,9 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	n.claims[in.id()] = in.demand.takes.Claim
 	grew := !in.OldClaim.IsZero()
 	if in.OldClaim = (account.Claim{}); ended {
-		n.account.Book(in.id(), in.demand.takes.Claim.Ended(o.Address))
+		n.book(in.id(), in.demand.takes.Claim.Ended(o.Address))
 	} else {
-		n.account.Book(in.id(), in.demand.takes.Claim)
+		n.book(in.id(), in.demand.takes.Claim)
 	}
 	n.account.Republish(in.id(), in.demand.takes.Ports)
 	before, wasReady := in.view(), in.Ready

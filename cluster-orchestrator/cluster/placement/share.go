@@ -42,7 +42,7 @@ func (m *Machine) rejectOverShare(in *instance) *api.Rejection {
 	}
 	_, free := m.Offered()
 	cand := sched.Candidate{Level: sched.Nodes, Free: free, Slots: []sched.Slot{{Runtimes: []string{""}, Free: free, Largest: free}}}
-	res := sched.Place(&sched.Request{Needs: in.demand.takes.Claim.Resources}, []sched.Candidate{cand}, m.cfg.Plugin, 0)
+	res := sched.Place(&sched.Request{Needs: m.needs(in.requestInput())}, []sched.Candidate{cand}, m.cfg.Plugin, 0)
 	if len(res.Rejected) == 0 {
 		return nil
 	}

@@ -14,7 +14,8 @@ import (
 // instance counts as having volumes there (Record.VolumeNode): the node may have started it and be
 // unable to report that.
 //
-// The disk of a volume is booked on its node also while its instance is not there.
+// The disk of a reported volume is booked apart from the claim of its instance: it stays taken while the
+// instance has ended, is leaving, or is elsewhere.
 
 // localVolumes are the local volumes of one instance on a node.
 type localVolumes struct {
@@ -22,12 +23,10 @@ type localVolumes struct {
 	epoch api.Epoch        // of the newest placement that had one of them
 }
 
-// sum returns the sum of the sizes of the volumes of some names (in), or of all others.
-func (v localVolumes) sum(names []string, in bool) (sum int64) {
-	for name, size := range v.sizes {
-		if slices.Contains(names, name) == in {
-			sum += size
-		}
+// sum returns the sum of the sizes of the volumes of some names.
+func (v localVolumes) sum(names []string) (sum int64) {
+	for _, name := range names {
+		sum += v.sizes[name]
 	}
 	return min(sum, maxAmounts.StorageMB)
 }
@@ -36,11 +35,10 @@ func (v localVolumes) any(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { _, has := v.sizes[name]; return has })
 }
 
-// orphanPrefix marks the bookings of volumes whose instance is not on the node. No instance has an id
-// that begins with it.
-const orphanPrefix = "volumes of "
+// volumesPrefix marks the bookings of volumes. No instance has an id that begins with it.
+const volumesPrefix = "volumes of "
 
-func orphan(id api.InstanceID) api.InstanceID { return orphanPrefix + id }
+func volumesOf(id api.InstanceID) api.InstanceID { return volumesPrefix + id }
 
 // setVolumes stores the volumes that a node reports.
 func (m *Machine) setVolumes(n *node) {
@@ -64,7 +62,8 @@ func (m *Machine) setVolumes(n *node) {
 			m.volumes[id] = map[api.NodeID]bool{}
 		}
 		m.volumes[id][n.Info.ID] = true
-		n.bookVolumes(id)
+		n.account.Book(volumesOf(id), account.Claim{Resources: api.Resources{StorageMB: n.volumes[id].sum(step.Keys(n.volumes[id].sizes))}})
+		n.rebook(id)
 		m.showVolumes(id)
 	}
 }
@@ -73,7 +72,8 @@ func (m *Machine) dropVolumes(id api.InstanceID, n *node) {
 	if delete(m.volumes[id], n.Info.ID); len(m.volumes[id]) == 0 {
 		delete(m.volumes, id)
 	}
-	n.account.Release(orphan(id))
+	n.account.Release(volumesOf(id))
+	n.rebook(id)
 	m.showVolumes(id)
 }
 
@@ -85,27 +85,29 @@ func (m *Machine) showVolumes(id api.InstanceID) {
 	}
 }
 
-// bookVolumes books the disk of an instance's volumes that no claim of the instance contains.
-func (n *node) bookVolumes(id api.InstanceID) {
-	v, has := n.volumes[id]
-	if !has {
-		return
-	}
-	sizeMB := v.sum(n.claimedVolumes(id), false)
-	if n.leaving[id] {
-		sizeMB = 0
-	}
-	n.account.Book(orphan(id), account.Claim{Resources: api.Resources{StorageMB: sizeMB}})
+// book books a claim of an instance. The disk of volumes that the node reports is booked apart from it.
+func (n *node) book(id api.InstanceID, k account.Claim) {
+	n.account.Book(id, n.withoutVolumes(id, k))
 }
 
-// claimedVolumes returns the names of the volumes that are in the claim of an instance on the node.
-func (n *node) claimedVolumes(id api.InstanceID) []string {
-	for _, in := range []*instance{n.assigned[id], n.reserved[id]} {
-		if in != nil {
-			return in.demand.volumes
-		}
+// rebook books the claim of an instance again after its volumes have changed.
+func (n *node) rebook(id api.InstanceID) {
+	k := n.withoutVolumes(id, n.account.Booked(id))
+	if in := n.assigned[id]; in != nil && !in.ended() {
+		k = k.Max(n.withoutVolumes(id, in.demand.takes.Claim))
 	}
-	return nil
+	n.account.Book(id, k)
+}
+
+// withoutVolumes returns a claim of an instance without the local volumes that the node reports.
+func (n *node) withoutVolumes(id api.InstanceID, k account.Claim) account.Claim {
+	have := n.volumes[id]
+	if !have.any(k.Volumes) {
+		return k
+	}
+	k.Resources.StorageMB = max(0, k.Resources.StorageMB-have.sum(k.Volumes))
+	k.Volumes = slices.DeleteFunc(slices.Clone(k.Volumes), func(name string) bool { _, has := have.sizes[name]; return has })
+	return k
 }
 
 // volumeNode returns the node that has or may have the local volumes of an instance, "" if there is
@@ -133,11 +135,17 @@ func (m *Machine) bindVolumes(req *sched.Request, p requestInput) {
 	if len(p.demand.volumes) == 0 {
 		return
 	}
-	at := m.volumeNode(p)
-	req.VolumeAt = string(at)
-	if n := m.nodes[at]; n != nil && n.account.Booked(orphan(p.id)).Resources.StorageMB > 0 && n.claimedVolumes(p.id) == nil {
-		req.Needs.StorageMB = max(0, req.Needs.StorageMB-n.volumes[p.id].sum(p.demand.volumes, true))
+	req.VolumeAt = string(m.volumeNode(p))
+	req.Needs = m.needs(p)
+}
+
+// needs returns what an instance needs in addition to its local volumes that exist.
+func (m *Machine) needs(p requestInput) api.Resources {
+	k := p.demand.takes.Claim
+	if n := m.nodes[m.volumeNode(p)]; n != nil && len(p.demand.volumes) > 0 {
+		k = n.withoutVolumes(p.id, k)
 	}
+	return k.Resources
 }
 
 // awaitsEnd reports whether an instance may be placed only after its earlier placement has ended,

@@ -14,25 +14,42 @@ type Claim struct {
 	Resources api.Resources `json:"room,omitzero"`
 	Devices   []api.Device  `json:"devices,omitempty"` // each kind once, sorted by name; read-only
 	Address   bool          `json:"address,omitempty"` // an address on the overlay network, if the node has one
+	Volumes   []string      `json:"volumes,omitempty"` // names of local volumes whose disk is in Resources, sorted; read-only
 }
 
-func Of(m *api.Microservice) Claim { return Claim{m.Needs(), m.NeedsDevices(), m.TakesAddress()} }
+func Of(m *api.Microservice) Claim {
+	k := Claim{Resources: m.Needs(), Devices: m.NeedsDevices(), Address: m.TakesAddress()}
+	for _, v := range m.LocalVolumes() {
+		k.Volumes = append(k.Volumes, v.Name)
+	}
+	slices.Sort(k.Volumes)
+	return k
+}
 
 func (k Claim) IsZero() bool {
 	return k.Resources == api.Resources{} && len(k.Devices) == 0 && !k.Address
 }
 
 func (k Claim) Equal(o Claim) bool {
-	return k.Resources == o.Resources && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address
+	return k.Resources == o.Resources && slices.Equal(k.Devices, o.Devices) && k.Address == o.Address && slices.Equal(k.Volumes, o.Volumes)
 }
 
 // Ended returns the claim of an instance that has ended for good: its address, if its node
 // still reports one.
 func (k Claim) Ended(at netip.Addr) Claim { return Claim{Address: k.Address && at.IsValid()} }
 
-// Max returns the maximum of two claims for each resource and kind of device.
+// Max returns the maximum of two claims for each resource and kind of device. It contains the volumes
+// that both contain.
 func (k Claim) Max(o Claim) Claim {
-	r := Claim{k.Resources.Max(o.Resources), k.Devices, k.Address || o.Address}
+	r := Claim{Resources: k.Resources.Max(o.Resources), Devices: k.Devices, Address: k.Address || o.Address}
+	switch {
+	case k.IsZero():
+		r.Volumes = o.Volumes
+	case o.IsZero():
+		r.Volumes = k.Volumes
+	default:
+		r.Volumes = slices.DeleteFunc(slices.Clone(k.Volumes), func(name string) bool { return !slices.Contains(o.Volumes, name) })
+	}
 	for _, d := range o.Devices {
 		i, found := slices.BinarySearchFunc(r.Devices, d.Name, func(d api.Device, name string) int { return strings.Compare(d.Name, name) })
 		switch {
