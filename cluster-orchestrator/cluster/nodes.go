@@ -35,7 +35,7 @@ func (c *Core) latencyFacts(id api.NodeID) {
 
 // saveNode saves a node's document, which combines the state of three sub-machines.
 func (c *Core) saveNode(id api.NodeID) {
-	c.members.Save(id, membership.Extra{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id)})
+	c.members.Save(id, membership.Extra{Subnet: c.netbook.Subnet(id), Net: c.netbook.Self(id), Must: c.place.Must(id), Placed: c.place.VolumesPlaced(id)})
 }
 
 func (c *Core) restoreNode(data []byte) error {
@@ -45,7 +45,7 @@ func (c *Core) restoreNode(data []byte) error {
 	}
 	id := n.Info.ID
 	c.netbook.RestoreNode(id, kept.Net, kept.Subnet)
-	c.place.AddNode(n, c.netbook.Subnet(id), kept.Must)
+	c.place.AddNode(n, c.netbook.Subnet(id), kept.Must, kept.Placed)
 	if kept.Net != nil {
 		c.place.MoveNode(id, kept.Net.Coord)
 	}
@@ -64,7 +64,7 @@ func (in JoinNode) apply(c *Core) error {
 		return nil
 	}
 	n, _ := c.members.Node(id)
-	c.place.AddNode(n, c.netbook.Subnet(id), 0)
+	c.place.AddNode(n, c.netbook.Subnet(id), 0, nil)
 	c.latencyFacts(id)
 	c.rescale()
 	c.saveNode(id)

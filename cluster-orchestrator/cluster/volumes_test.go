@@ -198,14 +198,27 @@ func TestInventedVolumesDoNotBind(t *testing.T) {
 	}
 }
 
-func TestNewestVolumeIsUsed(t *testing.T) {
-	w := newDiskWorld(t, 3)
-	w.hasVolumes("n0", volumeOf(0, 64, 7))
-	w.hasVolumes("n1", volumeOf(0, 64, 9))
-	w.hasVolumes("n2", volumeOf(0, 64, 8))
+// TestReturnedVolumeDoesNotCount: a node that could not start an instance had nothing of it when it moved.
+// Its disk returns later, with an old volume of the instance.
+func TestReturnedVolumeDoesNotCount(t *testing.T) {
+	w := newDiskWorld(t, 2)
 	w.wants(assignment(0, 1, withDisk(64)))
+	old := w.at(0)
+	n := w.nodes[old.Node]
+	n.has[web.Instance(0)] = api.Observed{Instance: web.Instance(0), Epoch: old.Epoch, State: api.Failed, Reason: api.ReasonTooManyFails, Node: n.id}
+	w.step(n.whole())
+	w.pass(10 * time.Second)
+	now := w.at(0)
+	if now.Node == old.Node {
+		t.Fatalf("it is %s on %s, which cannot start it", now.State, now.Node)
+	}
+	w.hasVolumes(now.Node, volumeOf(0, 64, now.Epoch))
+	w.hasVolumes(old.Node, volumeOf(0, 64, now.Epoch+1))
+	w.drops(web.Instance(0))
 	w.beat()
-	w.expect(0, api.Running, "n1")
+	w.wants(assignment(0, 2, withDisk(64)))
+	w.beat()
+	w.expect(0, api.Running, now.Node)
 }
 
 // TestVolumesOfOthersDoNotCount: a hostile node reports volumes of another tenant's instance of the

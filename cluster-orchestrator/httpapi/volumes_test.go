@@ -13,9 +13,21 @@ import (
 func TestVolumesAreDeletedOnTheirNode(t *testing.T) {
 	r := newRig(t)
 	const id = api.VolumeID("acme/shop.prod.db.v1#0:data")
-	info := api.NodeInfo{ID: "n1", Arch: "amd64", OS: "linux", Runtimes: []string{"container"}, Volumes: []api.NodeVolume{{ID: id, SizeMB: 64, Epoch: 1}}}
+	info := api.NodeInfo{
+		ID: "n1", Arch: "amd64", Runtimes: []string{"container"}, Features: []string{api.FeatureOfVolume(api.VolumeLocal)},
+		Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100},
+	}
 	r.step(cluster.JoinNode{Info: info})
 	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 1, Whole: true, Info: &info}})
+	r.step(cluster.NodeAlive{Node: "n1", Alive: wire.Alive{Boot: 1, Seq: 1}})
+	with := instance(id.Instance(), 10)
+	with.Spec.Volumes = []api.Volume{{Name: "data", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 64}}
+	r.want(1, with)
+	info.Volumes = []api.NodeVolume{{ID: id, SizeMB: 64, Epoch: 1}}
+	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 2, Whole: true, Info: &info}})
+	without := instance(id.Instance(), 10)
+	without.Epoch, without.SpecRev = api.EpochOf(2, 0), 2
+	r.want(2, without)
 	path := "/v1/volumes/" + api.PathOf(id)
 	for who, want := range map[string]int{"": http.StatusUnauthorized, "rival": http.StatusNotFound, "operator": http.StatusNotFound} {
 		if w := r.raw(who, http.MethodDelete, path, ""); w.Code != want {

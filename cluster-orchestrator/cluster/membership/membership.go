@@ -105,6 +105,8 @@ type Extra struct {
 	Subnet netip.Prefix
 	Net    *wire.NetSelf
 	Must   api.Generation // that the node must hold before its reports count
+	// Placed are the epochs of the last placements with local volumes on the node.
+	Placed map[api.InstanceID]api.Epoch
 }
 
 type record struct {
@@ -123,6 +125,8 @@ type record struct {
 	Existing *bool          `json:"existing_privileged,omitempty"`
 	Must     api.Generation `json:"must,omitempty"`
 	Caps     api.Caps       `json:"caps,omitzero"`
+
+	VolumesPlaced map[api.InstanceID]api.Epoch `json:"volumes_placed,omitempty"`
 }
 
 // Kind is the kind of the nodes' documents. The key is the node's id.
@@ -145,13 +149,13 @@ func (m *Machine) Restore(data []byte) (Node, Extra, error) {
 	n.Caps, n.Joined, n.Cordoned, n.Draining, n.Purging = r.Caps, r.Joined, r.Cordoned, r.Draining, r.Purging
 	m.setClaims(n, r.Info)
 	m.nodes[n.Info.ID] = n
-	return n.Node, Extra{r.Subnet, r.Net, r.Must}, nil
+	return n.Node, Extra{r.Subnet, r.Net, r.Must, r.VolumesPlaced}, nil
 }
 
 func (m *Machine) Save(id api.NodeID, k Extra) {
 	n := m.nodes[id]
 	m.fx.Journal.Put(Kind, string(id), record{
-		n.claims, n.Joined, n.token, n.Cordoned, n.Draining, n.Purging, k.Subnet, k.Net, &n.existing, k.Must, n.Caps,
+		n.claims, n.Joined, n.token, n.Cordoned, n.Draining, n.Purging, k.Subnet, k.Net, &n.existing, k.Must, n.Caps, k.Placed,
 	})
 }
 

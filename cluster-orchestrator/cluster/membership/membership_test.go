@@ -1,6 +1,7 @@
 package membership_test
 
 import (
+	"reflect"
 	"errors"
 	"fmt"
 	"testing"
@@ -165,7 +166,7 @@ func TestDocumentKeepsANode(t *testing.T) {
 	r := newRig(0)
 	r.m.Join(api.NodeInfo{ID: "n0", Privileged: true}, "token-1")
 	r.m.Drain("n0")
-	kept := membership.Extra{Must: 7}
+	kept := membership.Extra{Must: 7, Placed: map[api.InstanceID]api.Epoch{"acme/shop.prod.db.prod#0": 3}}
 	r.m.Save("n0", kept)
 	docs := r.fx.End().Save
 	if len(docs) != 1 {
@@ -173,7 +174,7 @@ func TestDocumentKeepsANode(t *testing.T) {
 	}
 	again := newRig(0)
 	n, got, err := again.m.Restore(docs[0].Data)
-	if err != nil || got != kept || !n.Draining || !n.Cordoned || n.Info.ID != "n0" {
+	if err != nil || !reflect.DeepEqual(got, kept) || !n.Draining || !n.Cordoned || n.Info.ID != "n0" {
 		t.Errorf("restored %+v with %+v (%v)", n, got, err)
 	}
 	if again.m.Rejoin("n0", "token-1") || !again.m.Rejoin("n0", "token-2") {

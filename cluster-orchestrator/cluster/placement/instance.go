@@ -140,6 +140,9 @@ func (m *Machine) Restore(data []byte) error {
 	} else {
 		in.Node = ""
 	}
+	if n := m.nodes[in.VolumeNode]; n != nil {
+		m.placeVolumes(n, in) // the node's document may not have been saved
+	}
 	if n := m.nodes[in.Reserved]; n != nil && in.Reserved != in.Node {
 		m.bookReservation(in, n)
 	} else {

@@ -43,6 +43,8 @@ type node struct {
 	claims        map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
 	unknownClaims map[api.InstanceID]bool          // instances on it whose claim is unknown
 	volumes       map[api.InstanceID]localVolumes  // local volumes that it reports, by instance
+	volumesPlaced map[api.InstanceID]api.Epoch     // the last placements with local volumes there; no other volumes count
+	volumesUnseen map[api.InstanceID]bool          // of volumesPlaced, those of which it reports no volume
 	known         api.Digest                       // of observed
 	differ        int                              // consecutive heartbeats with a different digest of observations
 
@@ -53,8 +55,8 @@ type node struct {
 }
 
 // AddNode adds a node that joined or was restored. Its reports count once it holds the
-// generation must.
-func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation) {
+// generation must. placed are the epochs of the last placements with local volumes there.
+func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.Generation, placed map[api.InstanceID]api.Epoch) {
 	n := &node{
 		Node:          facts,
 		account:       &account.Node{},
@@ -66,6 +68,11 @@ func (m *Machine) AddNode(facts membership.Node, subnet netip.Prefix, must api.G
 		unknownClaims: map[api.InstanceID]bool{},
 		observed:      map[api.InstanceID]api.Observed{},
 		claims:        map[api.InstanceID]account.Claim{},
+		volumesPlaced: map[api.InstanceID]api.Epoch{},
+		volumesUnseen: map[api.InstanceID]bool{},
+	}
+	for id, epoch := range placed {
+		n.volumesPlaced[id], n.volumesUnseen[id] = epoch, true
 	}
 	m.nodes[facts.Info.ID] = n
 	m.describe(n)

@@ -228,6 +228,8 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
 	if n.assign(in); in.keepsData() {
 		in.VolumeNode = id
+		m.placeVolumes(n, in)
+		m.cfg.SaveNode(id)
 	}
 	in.OldClaim = n.account.Booked(in.id())
 	m.countPlaced(in)

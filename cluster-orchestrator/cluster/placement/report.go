@@ -214,9 +214,10 @@ func (n *node) dropObservation(id api.InstanceID) {
 // generation without them and does not report them. It ignores a node whose runtime does not
 // answer, because its report may be incomplete.
 func (m *Machine) releaseStopped(n *node) {
-	if len(n.leaving) == 0 || n.Info.RuntimeError != "" {
+	if n.Info.RuntimeError != "" {
 		return
 	}
+	defer m.forgetVolumes(n)
 	freed := false
 	for _, id := range step.Keys(n.leaving) {
 		if _, still := n.observed[id]; still {

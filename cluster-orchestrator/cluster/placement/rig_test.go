@@ -49,7 +49,7 @@ func newRig(t testing.TB, nodes int, preempt bool, capacity func(i int) api.Reso
 		r.facts[id] = membership.Node{Heard: true, Info: api.NodeInfo{
 			ID: id, Arch: "amd64", OS: "linux", Capacity: capacity(i), Runtimes: []string{"container"}, Network: api.NetworkOverlay,
 		}}
-		r.AddNode(r.facts[id], netip.Prefix{}, 0)
+		r.AddNode(r.facts[id], netip.Prefix{}, 0, nil)
 		r.report(id, true)
 	}
 	return r

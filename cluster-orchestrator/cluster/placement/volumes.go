@@ -40,6 +40,38 @@ const volumesPrefix = "volumes of "
 
 func volumesOf(id api.InstanceID) api.InstanceID { return volumesPrefix + id }
 
+// placeVolumes records that the node may have local volumes of an instance that is placed there.
+func (m *Machine) placeVolumes(n *node, in *instance) {
+	id := in.id()
+	n.volumesPlaced[id] = max(n.volumesPlaced[id], in.Epoch)
+	if m.countVolumes(id, n); n.volumes[id].sizes == nil {
+		n.volumesUnseen[id] = true
+	}
+}
+
+// VolumesPlaced returns the epochs of the last placements with local volumes on a node. The map is
+// read-only.
+func (m *Machine) VolumesPlaced(id api.NodeID) map[api.InstanceID]api.Epoch {
+	return m.nodes[id].volumesPlaced
+}
+
+// forgetVolumes forgets the placements of which nothing is left on a node that has reported everything.
+func (m *Machine) forgetVolumes(n *node) {
+	forgotten := false
+	for id := range n.volumesUnseen {
+		_, runs := n.observed[id]
+		in := m.instances[id]
+		if !runs && n.assigned[id] == nil && !n.leaving[id] && (in == nil || in.VolumeNode != n.Info.ID) {
+			delete(n.volumesPlaced, id)
+			delete(n.volumesUnseen, id)
+			forgotten = true
+		}
+	}
+	if forgotten {
+		m.cfg.SaveNode(n.Info.ID)
+	}
+}
+
 // setVolumes stores the volumes that a node reports.
 func (m *Machine) setVolumes(n *node) {
 	before := n.volumes
@@ -55,17 +87,30 @@ func (m *Machine) setVolumes(n *node) {
 	for _, id := range step.Keys(before) {
 		if _, still := n.volumes[id]; !still {
 			m.dropVolumes(id, n)
+			if _, placed := n.volumesPlaced[id]; placed {
+				n.volumesUnseen[id] = true
+			}
 		}
 	}
 	for _, id := range step.Keys(n.volumes) {
-		if m.volumes[id] == nil {
-			m.volumes[id] = map[api.NodeID]bool{}
-		}
-		m.volumes[id][n.Info.ID] = true
+		delete(n.volumesUnseen, id)
 		n.account.Book(volumesOf(id), account.Claim{Resources: api.Resources{StorageMB: n.volumes[id].sum(step.Keys(n.volumes[id].sizes))}})
 		n.rebook(id)
-		m.showVolumes(id)
+		m.countVolumes(id, n)
 	}
+}
+
+// countVolumes makes the volumes of an instance that a node reports count, if the instance was placed
+// there: a node cannot attract instances with volumes that it invents.
+func (m *Machine) countVolumes(id api.InstanceID, n *node) {
+	if _, placed := n.volumesPlaced[id]; !placed || n.volumes[id].sizes == nil {
+		return
+	}
+	if m.volumes[id] == nil {
+		m.volumes[id] = map[api.NodeID]bool{}
+	}
+	m.volumes[id][n.Info.ID] = true
+	m.showVolumes(id)
 }
 
 func (m *Machine) dropVolumes(id api.InstanceID, n *node) {
@@ -117,10 +162,12 @@ func (m *Machine) volumeNode(p requestInput) api.NodeID {
 		return p.node
 	}
 	var best api.NodeID
+	var newest api.Epoch
 	for _, at := range step.Keys(m.volumes[p.id]) {
-		v := m.nodes[at].volumes[p.id]
-		if v.any(p.demand.volumes) && (best == "" || v.epoch > m.nodes[best].volumes[p.id].epoch) {
-			best = at
+		n := m.nodes[at]
+		v := n.volumes[p.id]
+		if epoch := min(v.epoch, n.volumesPlaced[p.id]); v.any(p.demand.volumes) && (best == "" || epoch > newest) {
+			best, newest = at, epoch
 		}
 	}
 	if in := m.instances[p.id]; best == "" && in != nil && m.nodes[in.VolumeNode] != nil {
