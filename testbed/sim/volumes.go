@@ -14,7 +14,7 @@ func (m *NodeMachine) useVolumes(v *workload) {
 		id := v.Instance.Volume(s.Name)
 		have, ok := m.volumes[id]
 		if !ok {
-			m.w.checkVolume(m, id)
+			m.w.checkVolume(m, id, v.Epoch)
 		}
 		if have.Epoch != v.Epoch {
 			m.volumes[id] = api.NodeVolume{ID: id, SizeMB: s.SizeMB, Epoch: v.Epoch}
@@ -35,8 +35,9 @@ func (m *NodeMachine) hasVolumes() (out []api.NodeVolume) {
 
 // checkVolume checks that an instance does not start with an empty volume while another node has the
 // volume. Volumes of removed nodes and clusters are lost. In another cluster only the volumes count that
-// the root knows: it does not learn of one whose application is deleted first (ADR 0182).
-func (w *World) checkVolume(m *NodeMachine, id api.VolumeID) {
+// the root knows: it does not learn of one whose application is deleted first (ADR 0182). A node that was cut
+// off may begin an earlier placement late; its volume does not count.
+func (w *World) checkVolume(m *NodeMachine, id api.VolumeID, epoch api.Epoch) {
 	for _, c := range w.clusters {
 		if _, known := w.root.core.Cluster(c.id); c.gone || !known {
 			continue
@@ -45,7 +46,7 @@ func (w *World) checkVolume(m *NodeMachine, id api.VolumeID) {
 			continue
 		}
 		for _, n := range c.nodes {
-			if _, has := n.volumes[id]; has && n != m && !n.gone {
+			if have, has := n.volumes[id]; has && have.Epoch < epoch && n != m && !n.gone {
 				w.violate("volume", string(id), "is created empty on %s while %s has it", m.name, n.name)
 			}
 		}
