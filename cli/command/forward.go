@@ -142,7 +142,7 @@ func (c *cli) portForward(ctx context.Context, a *client.Client, id api.Instance
 	}
 	err = conn.Err()
 	if err == nil || errors.Is(err, io.EOF) {
-		err = fmt.Errorf("stream interrupted: the node ended it: %w", api.ErrUnavailable)
+		err = fmt.Errorf("stream interrupted: its node or cluster ended it; run the command again: %w", api.ErrUnavailable)
 	}
 	return fmt.Errorf("port-forward to %s: %w", id, err)
 }

@@ -100,7 +100,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		}
 		defer body.Close()
 		if _, err = io.Copy(c.Out, body); err != nil {
-			return fmt.Errorf("logs of %s: %w", found[0].ID, interrupted(err))
+			return fmt.Errorf("logs of %s: %w", found[0].ID, again(interrupted(err)))
 		}
 		return nil
 	}
@@ -126,7 +126,7 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 				_, _ = fmt.Fprintf(c.Out, "%s%s\n", prefix, line)
 			})
 			if err != nil {
-				errs[k] = fmt.Errorf("logs of %s: %w", i.ID, err)
+				errs[k] = fmt.Errorf("logs of %s: %w", i.ID, again(err))
 			}
 		})
 	}
@@ -139,7 +139,19 @@ func interrupted(err error) error {
 	if errors.Is(err, api.ErrUnauthenticated) {
 		return fmt.Errorf("stream interrupted: %w", err)
 	}
-	return fmt.Errorf("stream interrupted: %w: %w", err, api.ErrUnavailable)
+	what := "the connection broke: the server ended or cannot be reached"
+	if strings.Contains(err.Error(), "stream error") { // of HTTP/2: the server has reset the stream
+		what = "its node or cluster ended or cannot be reached"
+	}
+	return fmt.Errorf("stream interrupted: %s: %w", what, api.ErrUnavailable)
+}
+
+// again adds to the error of an interrupted stream what to do.
+func again(err error) error {
+	if errors.Is(err, api.ErrUnavailable) {
+		return fmt.Errorf("%w; run the command again, with --since to skip what was shown", err)
+	}
+	return err
 }
 
 // prefixed calls line with each line of r.

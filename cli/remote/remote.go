@@ -67,16 +67,19 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) reason(err error) error {
 	var closed websocket.CloseError
 	switch {
-	case errors.Is(err, io.EOF):
+	case err == io.EOF: //nolint:errorlint // a wrapped one is a connection that broke
 		return io.EOF
 	case c.right.Expired():
 		return fmt.Errorf("stream ended: its token expired and no newer one is available: %w", api.ErrUnauthenticated)
 	case !errors.As(err, &closed):
-		return fmt.Errorf("stream interrupted: the connection broke: %w", api.ErrUnavailable)
+		return fmt.Errorf("stream interrupted: the connection broke: the server ended or cannot be reached; run the command again when it answers: %w", api.ErrUnavailable)
 	case closed.Code == websocket.StatusPolicyViolation:
 		return fmt.Errorf("stream ended: %s: %w", closed.Reason, api.ErrUnauthenticated)
 	}
-	return fmt.Errorf("stream interrupted: %s: %w", closed.Reason, api.ErrUnavailable)
+	if closed.Code == websocket.StatusServiceRestart {
+		return fmt.Errorf("stream interrupted: the server ended; run the command again when it answers: %w", api.ErrUnavailable)
+	}
+	return fmt.Errorf("stream interrupted: %s: its node or cluster ended or cannot be reached; run the command again when it can: %w", closed.Reason, api.ErrUnavailable)
 }
 
 // Err returns the error of the first failed Read, io.EOF included; nil while there is none.
@@ -104,7 +107,7 @@ func Output(from io.Reader, stdout, stderr io.Writer) (code int, err error) {
 		kind, payload, err := r.Next()
 		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				err = fmt.Errorf("stream interrupted: it ended without an exit code: %w", api.ErrUnavailable)
+				err = fmt.Errorf("stream interrupted: it ended without an exit code: its node or cluster ended or cannot be reached; run the command again when it can: %w", api.ErrUnavailable)
 			}
 			return 0, err
 		}

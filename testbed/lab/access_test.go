@@ -320,20 +320,35 @@ func TestAccessBehindNAT(t *testing.T) {
 	})
 	t.Run("restarts", func(t *testing.T) {
 		for _, c := range []struct {
-			what string
-			kill *lab.Proc
-		}{{"node engine", node.Proc}, {"cluster", o.First.Proc}} {
+			what  string
+			kill  *lab.Proc
+			start func()
+			says  string
+		}{
+			{"node engine", node.Proc, node.Start, "(?s)stream interrupted: .*its node or cluster .*run the command again"},
+			{"cluster", o.First.Proc, o.First.Start, "(?s)stream interrupted: .*its node or cluster .*run the command again"},
+			{"root", o.Root, o.StartRoot, "(?s)stream interrupted: .*the server ended or cannot be reached.*run the command again"},
+		} {
 			r := run("exec", "shop/echo", "/app", "ignore-term")
 			r.says("ignoring")
 			f := run("port-forward", "shop/echo", ":7")
 			f.says("is forwarded")
 			a := run("attach", "shop/echo")
 			a.says("attached to")
+			one := run("logs", "-f", "shop/echo#0")
+			one.says("listening")
+			all := run("logs", "-f", "shop/echo")
+			all.says("listening")
 			c.kill.Kill9()
-			for _, r := range []*running{r, f, a} {
-				r.ends(8, "stream interrupted")
+			for _, r := range []*running{r, f, a, one} {
+				r.ends(8, c.says)
 			}
-			c.kill.Start()
+			if c.kill == o.Root {
+				all.ends(8, "the root does not answer: run the command again")
+			} else {
+				all.says("its node or cluster .*they go on")
+			}
+			c.start()
 			onlyTheWorkload("after the end of the " + c.what)
 			lab.Within(t, time.Minute, "access works again after the restart of the "+c.what, func() error {
 				out, err := o.TryCLI("exec", "shop/echo", "/app", "exit", "3")

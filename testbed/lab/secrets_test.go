@@ -20,7 +20,9 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
 	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -191,7 +193,14 @@ func (s *secrets) hostile(n *lab.Node, want wire.WantValue) int {
 func TestSecretsAreOnlyInTheirWorkloads(t *testing.T) {
 	t.Parallel()
 	s := &secrets{Lab: open(t, lab.Options{}), t: t, marked: "marked-value-of-the-lab-1"}
-	c := s.Cluster("munich", steady())
+	address, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := steady()
+	o.Args = append(o.Args, "--broker-url", "mqtts://"+address)
+	c := s.Cluster("munich", o)
+	tap := bustest.StartMosquittoAt(t, "../../deploy/mosquitto", address, filepath.Join(c.Data, "broker")).Tap(t)
 	for _, name := range []string{"n1", "n2"} {
 		s.nodes = append(s.nodes, c.Node(name, containers(t)))
 	}
@@ -302,5 +311,19 @@ func TestSecretsAreOnlyInTheirWorkloads(t *testing.T) {
 	})
 	if found := s.leaks(); len(found) > 0 {
 		t.Errorf("after its deletion the secret is in %v", found)
+	}
+	topics := map[string]bool{}
+	for _, m := range tap.Messages() {
+		topics[m.Topic[strings.LastIndexByte(m.Topic, '/')+1:]] = true
+		for _, value := range []string{"marked-value-of-the-lab-1", "marked-value-of-the-lab-2"} {
+			if s.marked = value; s.has(m.Payload) {
+				t.Errorf("the broker carried the secret on %s", m.Topic)
+			}
+		}
+	}
+	for _, want := range []string{"desired", "observed", "alive"} {
+		if !topics[want] {
+			t.Errorf("the broker's operator saw the topics %v, want %s among them", topics, want)
+		}
 	}
 }
