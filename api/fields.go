@@ -265,7 +265,7 @@ var fieldsBeforeConstraints = []Field{
 	},
 	{
 		Pointer: servicePath + "/memory", Type: IntegerField, Unit: "MiB", Max: 16 << 20, Default: "the cluster's",
-		Doc: "Reserved on the node and the limit in its cgroup. 0 or absent: what the operator of the cluster configures; by default 16 MiB are reserved and the limit is 512 MiB. A cluster refuses more than its operator's `workload.max_memory`.",
+		Doc: "Reserved on the node and the limit in its cgroup. 0 or absent: what the operator of the cluster configures; by default 16 MiB are reserved and the limit is 512 MiB. The memory of `files` is reserved in addition. A cluster refuses more than its operator's `workload.max_memory`.",
 	},
 	{
 		Pointer: servicePath + "/vcpus", Type: NumberField, Unit: "vCPU", Max: 4096, Default: "the cluster's",

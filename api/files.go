@@ -231,3 +231,16 @@ func underRun(p string) (rest string, ok bool) {
 	}
 	return strings.CutPrefix(p, "/var/run/")
 }
+
+// fileMB returns the memory that the files of an instance need on its node beside its own, in MiB, rounded
+// up. The value of a config or secret counts as the largest one, and everything twice: two versions exist
+// during a change.
+func (m Microservice) fileMB() int64 {
+	bytes := 0
+	for _, f := range m.Files {
+		if bytes += len(f.Content); f.Config != "" || f.Secret != "" {
+			bytes += MaxValueBytes
+		}
+	}
+	return (2*int64(bytes) + 1<<20 - 1) >> 20
+}

@@ -138,3 +138,23 @@ func TestRegistriesOfImages(t *testing.T) {
 		t.Errorf("a process has the registry %q, want none", got)
 	}
 }
+
+// The memory of files is reserved beside the workload's, which has the limit of its SLA.
+func TestFilesNeedMemory(t *testing.T) {
+	value := api.File{Path: "/a", Secret: "db"}
+	for _, tt := range []struct {
+		files []api.File
+		want  int64
+	}{
+		{nil, 64},
+		{[]api.File{{Path: "/a", Content: "x"}}, 65},
+		{slices.Repeat([]api.File{value}, 4), 65},
+		{slices.Repeat([]api.File{value}, 5), 66},
+		{slices.Repeat([]api.File{value}, api.MaxFiles), 72},
+	} {
+		m := api.Microservice{Memory: 64, Files: tt.files}
+		if got := m.Needs().MemoryMB; got != tt.want {
+			t.Errorf("64 MiB and %d files: got %d MiB, want %d", len(tt.files), got, tt.want)
+		}
+	}
+}

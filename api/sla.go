@@ -124,7 +124,7 @@ type AddressRange struct {
 // Needs returns the resources that an instance of the service reserves.
 func (m Microservice) Needs() Resources {
 	r := Resources{
-		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory, StorageMB: m.Storage,
+		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory + m.fileMB(), StorageMB: m.Storage,
 		InMbit: m.BandwidthIn, OutMbit: m.BandwidthOut,
 	}
 	for _, v := range m.Volumes {
