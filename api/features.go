@@ -12,6 +12,7 @@ const (
 	FeatureHealth        = "health"         // health checks
 	FeatureHealthCommand = "health_command" // health checks by a command in the workload
 	FeatureInput         = "input"          // stdin and tty of workloads
+	FeatureStorage       = "storage"        // what a container writes is limited to the storage of its SLA
 )
 
 // featureTexts are the names of features for people.
@@ -19,6 +20,7 @@ var featureTexts = map[string]string{
 	FeatureFiles:                     "files of the SLA",
 	FeatureHealth:                    "health checks",
 	FeatureHealthCommand:             "health checks by command",
+	FeatureStorage:                   "a limit of storage",
 	FeatureOfVolume(VolumeLocal):     "volumes of type local",
 	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
 	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
@@ -42,6 +44,9 @@ func (m Microservice) Features() []string {
 	}
 	if m.Stdin || m.TTY {
 		out = append(out, FeatureInput)
+	}
+	if m.Storage > 0 {
+		out = append(out, FeatureStorage)
 	}
 	for _, v := range m.Volumes {
 		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {

@@ -397,7 +397,8 @@ var fieldsAfterConstraints = []Field{
 
 	{
 		Pointer: servicePath + "/storage", Type: IntegerField, Unit: "MiB", Max: 1 << 30, Default: "0",
-		Doc: "Reserved on the node's disk. What is written is not limited. 0 reserves nothing.",
+		Doc:  "Reserved on the node's disk, and the limit of what each container writes outside its volumes: writing more fails with \"no space left on device\". Less than 16 counts as 16. It runs only on nodes that enforce this. 0: no limit, and nothing is reserved.",
+		Rule: "not with `virtualization: process`",
 	},
 	{
 		Pointer: servicePath + "/vgpus", Type: IntegerField, Max: MaxDevices, Default: "0",

@@ -146,6 +146,9 @@ func processRule(c checker, at string, v *value) {
 	if v.get("network").text == NetworkOverlay {
 		refuse(at+"/network", "network: overlay", network)
 	}
+	if !neutral(v.get("storage")) {
+		refuse(at+"/storage", "storage", "writes to its node's disk")
+	}
 	for _, name := range []string{"vgpus", "vtpus", "devices"} {
 		if !neutral(v.get(name)) {
 			refuse(at+"/"+name, name, devices)

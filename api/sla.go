@@ -124,8 +124,11 @@ type AddressRange struct {
 // Needs returns the resources that an instance of the service reserves.
 func (m Microservice) Needs() Resources {
 	r := Resources{
-		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory + m.fileMB(), StorageMB: m.Storage,
+		MilliCPU: int64(m.VCPUs*1000 + 0.5), MemoryMB: m.Memory + m.fileMB(),
 		InMbit: m.BandwidthIn, OutMbit: m.BandwidthOut,
+	}
+	if m.Storage > 0 {
+		r.StorageMB = max(m.Storage, MinDiskVolumeMB) // what the node takes for the layer that it limits
 	}
 	for _, v := range m.Volumes {
 		if v.Type == VolumeTmpfs {

@@ -32,7 +32,7 @@ func (w *world) hasVolumes(id api.NodeID, volumes ...api.NodeVolume) {
 	r := n.whole()
 	info := w.claims[id]
 	info.Capacity.StorageMB, info.Volumes = 1000, volumes
-	info.Features = []string{api.FeatureOfVolume(api.VolumeLocal)}
+	info.Features = []string{api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
 	r.Info = &info
 	w.step(r)
 }

@@ -75,6 +75,9 @@ func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) erro
 	if w.Mounts, err = x.prepareVolumes(ctx, o); err != nil {
 		return err
 	}
+	if w.Layer, err = x.layer(ctx, o); err != nil {
+		return err
+	}
 	return x.opt.Runtime.Create(ctx, w)
 }
 

@@ -16,6 +16,9 @@ import (
 // Prepare creates and mounts the volumes of a placement. It fails with ErrConflict while another
 // placement has one of them.
 //
+// Layer returns the directory for what an attempt of a placement writes outside its volumes, up to a
+// size. It is empty at first.
+//
 // Started records that a workload is being started, which may write to its volumes; changed reports
 // whether List changed.
 //
@@ -27,6 +30,7 @@ type Volumes interface {
 	Types() []string
 	List() []api.NodeVolume
 	Prepare(ctx context.Context, k wire.Key, all []api.Volume) ([]runtime.Mount, error)
+	Layer(ctx context.Context, k wire.Key, attempt int, sizeMB int64) (dir string, err error)
 	Started(k wire.Key) (changed bool, err error)
 	Release(k wire.Key) error
 	Sweep(keep []wire.Key)
@@ -37,10 +41,32 @@ func (d *Driver) addVolumes(info *api.NodeInfo, has runtime.Info) {
 	if d.opt.Volumes == nil || !has.Mounts {
 		return
 	}
+	if d.limitsStorage(has) {
+		info.Features = append(info.Features[:len(info.Features):len(info.Features)], api.FeatureStorage)
+	}
 	for _, t := range d.opt.Volumes.Types() {
 		info.Features = append(info.Features[:len(info.Features):len(info.Features)], api.FeatureOfVolume(t))
 	}
 	slices.Sort(info.Features)
+}
+
+// limitsStorage reports whether the node can limit what containers write.
+func (d *Driver) limitsStorage(has runtime.Info) bool {
+	return has.Layers && slices.Contains(d.opt.Volumes.Types(), api.VolumeEphemeral)
+}
+
+// layer returns the directory for what a workload writes, "" if its SLA does not limit that. A node that
+// cannot limit it does not announce that and gets no such instance; one from an earlier release goes on
+// without a limit.
+func (x execution) layer(ctx context.Context, o wire.CreateWorkload) (string, error) {
+	if o.Spec.Storage == 0 || x.opt.Volumes == nil {
+		return "", nil
+	}
+	has, err := x.opt.Runtime.Info(ctx)
+	if err != nil || !x.limitsStorage(has) {
+		return "", err
+	}
+	return x.opt.Volumes.Layer(ctx, o.Key, o.Attempt, o.Spec.Storage)
 }
 
 func (d *Driver) sweepVolumes(found []wire.WorkloadEvent) {

@@ -19,7 +19,7 @@ type mounting struct{ *fakeRuntime }
 
 func (m mounting) Info(ctx context.Context) (runtime.Info, error) {
 	info, err := m.fakeRuntime.Info(ctx)
-	info.Mounts = true
+	info.Mounts, info.Layers = true, true
 	return info, err
 }
 
@@ -37,7 +37,7 @@ func (v *fakeVolumes) note(format string, args ...any) error {
 	return v.fail
 }
 
-func (v *fakeVolumes) Types() []string        { return []string{api.VolumeTmpfs, api.VolumeLocal} }
+func (v *fakeVolumes) Types() []string        { return api.VolumeTypes }
 func (v *fakeVolumes) List() []api.NodeVolume { return v.list }
 func (v *fakeVolumes) Release(k wire.Key) error {
 	return v.note("release %s", k)
@@ -46,6 +46,10 @@ func (v *fakeVolumes) Sweep(keep []wire.Key) { _ = v.note("sweep %v", keep) }
 
 func (v *fakeVolumes) Prepare(_ context.Context, k wire.Key, all []api.Volume) ([]runtime.Mount, error) {
 	return []runtime.Mount{{Target: all[0].MountPath}}, v.note("prepare %s", k)
+}
+
+func (v *fakeVolumes) Layer(_ context.Context, k wire.Key, attempt int, sizeMB int64) (string, error) {
+	return "/layer", v.note("layer %s %d %d", k, attempt, sizeMB)
 }
 
 func (v *fakeVolumes) Started(k wire.Key) (bool, error) {
@@ -74,7 +78,7 @@ func TestVolumesAreReportedBeforeTheWorkloadStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startWithVolumes(t)
 		info := (<-f.inputs).(node.Info).Info
-		if want := []string{"a", api.FeatureOfVolume(api.VolumeLocal), api.FeatureOfVolume(api.VolumeTmpfs), "z"}; !slices.Equal(info.Features, want) {
+		if want := []string{"a", api.FeatureStorage, "volume_ephemeral", "volume_local", "volume_tmpfs", "z"}; !slices.Equal(info.Features, want) {
 			t.Errorf("features: got %v, want %v", info.Features, want)
 		}
 		f.Order(wire.CreateWorkload{Key: k1, Spec: withVolume})
@@ -118,6 +122,25 @@ func TestServiceWithVolumesFailsWithoutThem(t *testing.T) {
 		f.Order(wire.CreateWorkload{Key: k1, Spec: withVolume})
 		if e := f.event(t); e.Phase != wire.WorkloadFailed || e.Reason != api.ReasonNoRuntime {
 			t.Errorf("event: got %+v, want reason %s", e, api.ReasonNoRuntime)
+		}
+	})
+}
+
+func TestStorageIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := startWithVolumes(t)
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1, Attempt: 3, Spec: api.Microservice{Storage: 100}})
+		f.event(t)
+		if got := f.rt.made(); !slices.Contains(got, "layer t/a.n.s.n#0@1 3 100") {
+			t.Errorf("calls: got %v, want a layer of 100 MiB", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, nil) // a node without it goes on as before
+		f.Order(wire.CreateWorkload{Key: k1, Spec: api.Microservice{Storage: 100}})
+		if e := f.event(t); e.Phase != wire.WorkloadCreated {
+			t.Errorf("event: got %+v, want phase created", e)
 		}
 	})
 }

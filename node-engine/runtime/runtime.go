@@ -24,6 +24,7 @@ type Workload struct {
 	Addresses api.ServiceAddresses // of its service, for the overlay network
 	Devices   []string             // ids of the devices allocated to it, sorted
 	Mounts    []Mount              // its volumes
+	Layer     string               // directory of the node for what it writes outside of them; empty: the runtime's own, without a limit
 	// ImageHealth is the HEALTHCHECK of its image. The runtime sets it.
 	ImageHealth *api.Health `json:",omitempty"`
 
@@ -118,7 +119,7 @@ type Status struct {
 // Info returns the supported values of `virtualization`. It fails while the runtime does
 // not answer.
 //
-// A runtime without Info.Mounts refuses to create a workload with mounts.
+// A runtime without Info.Mounts or Info.Layers refuses to create a workload with mounts or a layer.
 //
 // Errors about a workload are *Error.
 type Runtime interface {
@@ -145,6 +146,7 @@ type Info struct {
 	Version  string
 	Runtimes []string // supported values of `virtualization`
 	Mounts   bool     // it supports Workload.Mounts
+	Layers   bool     // it supports Workload.Layer
 }
 
 type Exit struct {

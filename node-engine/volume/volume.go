@@ -22,6 +22,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -165,7 +166,7 @@ func load(dir string) (*volume, error) {
 // name returns the name of the directory of the volume.
 func (r record) name() string {
 	owner := string(r.Instance)
-	if r.Type == api.VolumeEphemeral {
+	if r.Type != api.VolumeLocal {
 		owner = wire.Key{Instance: r.Instance, Epoch: r.Epoch}.String()
 	}
 	sum := sha256.Sum256([]byte(r.Type + "\x00" + owner + "\x00" + r.Name))
@@ -212,11 +213,7 @@ func (m *Manager) Prepare(ctx context.Context, k wire.Key, spec []api.Volume) (m
 		at := runtime.Mount{Target: s.MountPath, ReadOnly: s.ReadOnly, SizeMB: s.SizeMB}
 		if s.Type != api.VolumeTmpfs {
 			if at.Source, err = m.mount(ctx, k, s); err != nil {
-				reason := api.ReasonVolume
-				if runtime.IsDiskFull(err) || errors.Is(err, api.ErrFull) || errors.Is(err, unix.EFBIG) {
-					reason = api.ReasonDiskFull
-				}
-				return nil, runtime.Errorf(reason, "volume %s of %s: %w", s.Name, k.Instance, err)
+				return nil, runtime.Errorf(reasonOf(err), "volume %s of %s: %w", s.Name, k.Instance, err)
 			}
 		}
 		mounts = append(mounts, at)
@@ -224,10 +221,51 @@ func (m *Manager) Prepare(ctx context.Context, k wire.Key, spec []api.Volume) (m
 	return mounts, nil
 }
 
+// layerType is the type of the volumes that hold what containers write outside their volumes.
+const layerType = "layer"
+
+// Layer returns the directory for what an attempt of a placement writes outside its volumes, up to a
+// size of at least api.MinDiskVolumeMB. It is empty at first, and deleted with the placement.
+func (m *Manager) Layer(ctx context.Context, k wire.Key, attempt int, sizeMB int64) (string, error) {
+	m.mu.Lock()
+	m.live[k] = true
+	m.mu.Unlock()
+	dir, err := m.mount(ctx, k, api.Volume{Name: layerType, Type: layerType, SizeMB: max(sizeMB, api.MinDiskVolumeMB)})
+	if err == nil {
+		dir, err = attemptDir(dir, strconv.Itoa(attempt))
+	}
+	if err != nil {
+		return "", runtime.Errorf(reasonOf(err), "storage of %s: %w", k.Instance, err)
+	}
+	return dir, nil
+}
+
+// attemptDir returns the directory of an attempt. It deletes those of earlier ones.
+func attemptDir(dir, attempt string) (string, error) {
+	all, err := os.ReadDir(dir)
+	for _, e := range all {
+		if e.Name() != attempt {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	own := filepath.Join(dir, attempt)
+	if err == nil {
+		err = os.MkdirAll(own, 0o700)
+	}
+	return own, err
+}
+
+func reasonOf(err error) api.Reason {
+	if runtime.IsDiskFull(err) || errors.Is(err, api.ErrFull) || errors.Is(err, unix.EFBIG) {
+		return api.ReasonDiskFull
+	}
+	return api.ReasonVolume
+}
+
 // mount creates and mounts a volume for a placement, and returns the directory with its data.
 func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, error) {
 	want := record{Type: s.Type, Instance: k.Instance, Name: s.Name, SizeMB: s.SizeMB, Epoch: k.Epoch}
-	if !slices.Contains(m.types, s.Type) {
+	if kind := s.Type; !slices.Contains(m.types, kind) && (kind != layerType || !slices.Contains(m.types, api.VolumeEphemeral)) {
 		return "", fmt.Errorf("this node does not support volumes of type %s: %w", s.Type, api.ErrUnavailable)
 	}
 	v, err := m.take(want)

@@ -442,3 +442,31 @@ func TestVolumeIsNotAttachedTwice(t *testing.T) {
 	}
 	release(t, m, at(5))
 }
+
+func TestLayerIsEmptyForEachAttempt(t *testing.T) {
+	dir := newDir(t)
+	m := open(t, dir)
+	last := ""
+	for _, attempt := range []int{0, 0, 1} {
+		layer, err := m.Layer(t.Context(), at(1), attempt, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, _ := filepath.Glob(filepath.Join(layer, "*"))
+		if want := layer == last; (len(left) > 0) != want {
+			t.Errorf("files in the layer of attempt %d: got %v", attempt, left)
+		}
+		if err := os.WriteFile(filepath.Join(layer, "file"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		last = layer
+	}
+	start(t, m, at(1))
+	if got := m.List(); len(got) > 0 {
+		t.Errorf("local volumes: got %+v, want none", got)
+	}
+	release(t, m, at(1))
+	if left := entries(t, dir); len(left) > 0 {
+		t.Errorf("left on disk: %v", left)
+	}
+}

@@ -31,7 +31,7 @@ type Config struct {
 
 	CPUs           float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
 	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
-	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed; what instances write is not limited"`
+	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed"`
 	Volumes        string   `yaml:"volumes" usage:"directory of services' volumes, on the disk that is offered; empty: volumes in the data directory"`
 	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
 	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`

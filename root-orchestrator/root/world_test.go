@@ -213,7 +213,7 @@ func (tw *twin) report() Report {
 		},
 	}
 	r.Aggregate.Preemptible = tw.yields
-	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas, r.Aggregate.Slots[0].Features = tw.devices, tw.areas, tw.features
+	r.Aggregate.Slots[0].Devices, r.Aggregate.Slots[0].Areas, r.Aggregate.Slots[0].Features = tw.devices, tw.areas, append(slices.Clone(tw.features), api.FeatureStorage)
 	if tw.volumes {
 		a := &r.Aggregate
 		for _, part := range []*api.Resources{&a.Capacity, &a.Free, &a.Largest, &a.Slots[0].Free, &a.Slots[0].Largest} {

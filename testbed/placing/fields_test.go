@@ -28,7 +28,7 @@ func TestEachFieldDecidesAloneAndIsNamedWhereItCannotBeMet(t *testing.T) {
 	}{
 		{field: "vcpus", with: func(n *api.NodeInfo) { n.Capacity.MilliCPU = 8000 }, ask: "vcpus: 6", cannot: "vcpus: 9", blames: "vcpus"},
 		{field: "memory", with: func(n *api.NodeInfo) { n.Capacity.MemoryMB = 8192 }, ask: "memory: 6000", cannot: "memory: 9000", blames: "memory"},
-		{field: "storage", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
+		{field: "storage", both: features(api.FeatureStorage), with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
 		{field: "volumes", with: features("volume_local"), ask: "volumes: [{name: data, type: local, size: 64, mount_path: /data}]", cannot: "volumes: [{name: data, type: ephemeral, size: 64, mount_path: /data}]", blames: "features"},
 		{field: "volumes, their size", both: features("volume_local"), with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "volumes: [{name: data, type: local, size: 15000, mount_path: /data}]", cannot: "volumes: [{name: data, type: local, size: 25000, mount_path: /data}]", blames: "storage"},
 		{field: "bandwidth_in", with: func(n *api.NodeInfo) { n.Capacity.InMbit = 2500 }, ask: "bandwidth_in: 2000Mbit", cannot: "bandwidth_in: 3000Mbit", blames: "bandwidth_in"},
@@ -148,7 +148,7 @@ func TestWhatDecidesAmongClusters(t *testing.T) {
 		{field: "the devices", with: devices("gpu", 1), ask: "vgpus: 1", cannot: "vgpus: 2", blames: "device:gpu"},
 		{field: "the addons", with: func(n *api.NodeInfo) { n.Addons = []string{"flops"} }, ask: "constraints: [{type: addons, needs: [flops]}]", cannot: "constraints: [{type: addons, needs: [lidar]}]", blames: "addons"},
 		{field: "the release, by health", with: features(api.FeatureHealth), ask: "health: {liveness: {tcp: {port: 80}}}", cannot: "health: {liveness: {command: [check]}}", blames: "features"},
-		{field: "the disk", with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
+		{field: "the disk", both: features(api.FeatureStorage), with: func(n *api.NodeInfo) { n.Capacity.StorageMB = 20_000 }, ask: "storage: 15000", cannot: "storage: 25000", blames: "storage"},
 	} {
 		t.Run(tt.field, func(t *testing.T) {
 			t.Parallel()

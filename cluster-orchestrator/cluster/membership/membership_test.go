@@ -1,9 +1,9 @@
 package membership_test
 
 import (
-	"reflect"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 

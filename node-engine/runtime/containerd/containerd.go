@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +146,7 @@ func (r *Runtime) Info(ctx context.Context) (runtime.Info, error) {
 	if err != nil {
 		return runtime.Info{}, withReason(fmt.Errorf("get the version of containerd at %s: %w", r.cfg.Address, err))
 	}
-	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed(), Mounts: r.cfg.mounts()}, nil
+	return runtime.Info{Version: "containerd " + v.Version, Runtimes: r.cfg.installed(), Mounts: r.cfg.mounts(), Layers: r.cfg.Snapshotter == defaultSnapshotter}, nil
 }
 
 func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
@@ -297,6 +301,9 @@ func (r *Runtime) createContainer(ctx context.Context, w runtime.Workload, h Han
 		return err
 	}
 	files, err := r.files(ctx, c.ID, img.parent)
+	if err == nil {
+		files, err = layered(files, w.Layer)
+	}
 	if err == nil && w.Files != nil {
 		err = linkFiles(ctx, files, w.Files.Links)
 	}
@@ -351,6 +358,38 @@ func (r *Runtime) files(ctx context.Context, id, parent string) ([]mount.Mount, 
 		err = fmt.Errorf("%w: %w", errNoFiles, err)
 	}
 	return files, err
+}
+
+// layerDirs are the directories in a layer, by the option of the overlay that names them.
+var layerDirs = map[string]string{"upperdir": "upper", "workdir": "work"}
+
+// layered returns the mounts of a container's files with another directory for what it writes. It
+// creates that directory's content.
+func layered(files []mount.Mount, layer string) ([]mount.Mount, error) {
+	if layer == "" {
+		return files, nil
+	}
+	if len(files) != 1 || files[0].Type != "overlay" {
+		return nil, fmt.Errorf("the snapshotter's files are no overlay, so that storage cannot be limited: %w", api.ErrUnavailable)
+	}
+	m := files[0]
+	m.Options = slices.Clone(m.Options)
+	for i, o := range m.Options {
+		key, _, _ := strings.Cut(o, "=")
+		name, own := layerDirs[key]
+		if !own {
+			continue
+		}
+		dir := filepath.Join(layer, name)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // users of the container read it
+			return nil, err
+		}
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // despite the umask
+			return nil, err
+		}
+		m.Options[i] = key + "=" + dir
+	}
+	return []mount.Mount{m}, nil
 }
 
 // find returns the record of a container. It fails with api.ErrNotFound if there is no container,

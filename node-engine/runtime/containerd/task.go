@@ -151,6 +151,9 @@ func (r *Runtime) recreateTask(ctx context.Context, id string) error {
 	if errdefs.IsNotFound(err) {
 		files, err = r.files(ctx, id, rec.Parent)
 	}
+	if err == nil {
+		files, err = layered(files, rec.Layer)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -13,13 +14,18 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 	"github.com/treeline-edge/treeline/node-engine/volume"
+	"github.com/treeline-edge/treeline/testbed/ociimage/image"
 )
 
 // TestVolumesInContainers runs containers with volumes on a real disk.
 func TestVolumesInContainers(t *testing.T) {
 	programtest.Need(t, "mkfs.ext4")
-	daemon := runtimetest.StartContainerd(t)
-	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
+	daemon, images := runtimetest.StartContainerd(t), t.TempDir()
+	err := image.WriteFile(filepath.Join(images, "hello.tar"), image.Image{Ref: hello, Binary: runtimetest.Program(t), User: "0:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := openRuntime(t, testConfig(t, daemon, images))
 	if info, err := r.Info(t.Context()); err != nil || !info.Mounts {
 		t.Fatalf("info: got %+v, %v, want mounts", info, err)
 	}
@@ -116,5 +122,61 @@ func TestMountsOfVolumes(t *testing.T) {
 		if text := strings.Join(append([]string{m.Type, m.Source, m.Destination}, m.Options...), " "); text != want {
 			t.Errorf("mount %d: got %q, want %q", i, text, want)
 		}
+	}
+}
+
+// TestStorageOfContainersIsLimited writes more to a container's own files than its storage.
+func TestStorageOfContainersIsLimited(t *testing.T) {
+	programtest.Need(t, "mkfs.ext4")
+	daemon, images := runtimetest.StartContainerd(t), t.TempDir()
+	err := image.WriteFile(filepath.Join(images, "hello.tar"), image.Image{Ref: hello, Binary: runtimetest.Program(t), User: "0:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := openRuntime(t, testConfig(t, daemon, images))
+	if info, err := r.Info(t.Context()); err != nil || !info.Layers {
+		t.Fatalf("info: got %+v, %v, want layers", info, err)
+	}
+	dir := filepath.Join(t.TempDir(), "volumes")
+	t.Cleanup(func() {
+		if err := volume.Purge(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	volumes, err := volume.Open(t.Context(), dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for attempt, want := range []string{"wrote /file", "no space left on device", "wrote /file"} {
+		size := []string{"8", "17", "8"}[attempt]
+		w := newWorkload(0, "write", "/file", size)
+		w.Attempt = attempt
+		if w.Layer, err = volumes.Layer(t.Context(), w.Key, attempt, 16); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Create(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Start(t.Context(), w.Key); err != nil {
+			t.Fatal(err)
+		}
+		logs, err := r.Logs(t.Context(), w.Key, -1, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(logs)
+		if err = errors.Join(err, logs.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), want) {
+			t.Errorf("attempt %d writes %s MiB: got %q, want %q", attempt, size, text, want)
+		}
+	}
+	k := newWorkload(0).Key
+	if err := r.Stop(t.Context(), k, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := volumes.Release(k); err != nil {
+		t.Fatal(err)
 	}
 }

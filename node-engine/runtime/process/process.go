@@ -176,7 +176,7 @@ func (r *Runtime) create(w runtime.Workload) error {
 	if w.Spec.Stdin || w.Spec.TTY {
 		return runtime.Errorf(api.ReasonNoRuntime, "plain processes have no stdin and no tty; use virtualization: container")
 	}
-	if len(w.Mounts) > 0 {
+	if len(w.Mounts) > 0 || w.Layer != "" {
 		return runtime.Errorf(api.ReasonNoRuntime, "volumes are not supported for processes")
 	}
 	id := runtime.ID(w.Key)
