@@ -22,6 +22,12 @@ func (c *Client) NodesOf(id api.ClusterID) Nodes {
 	return Nodes{c, pathOf(Clusters, id) + "/nodes"}
 }
 
+// ClusterEvents lists who reached instances through a cluster's own port, oldest first.
+func (c *Client) ClusterEvents(ctx context.Context, id api.ClusterID) ([]api.Event, error) {
+	all, _, err := List[api.Event](ctx, c, pathOf(Clusters, id)+"/events", ListOptions{})
+	return all, err
+}
+
 // OwnNodes returns the nodes of the cluster that the client is connected to.
 func (c *Client) OwnNodes() Nodes { return Nodes{c, "/v1/nodes"} }
 

@@ -16,10 +16,24 @@ import (
 func (c *cli) eventsCmd() *cobra.Command {
 	var watch bool
 	var last int
+	var cluster string
 	cmd := &cobra.Command{
 		Use: "events [APP|SERVICE|INSTANCE]", Short: "List events, oldest first", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			if cluster != "" {
+				if len(args) > 0 || watch {
+					return usage("--cluster lists the records that a cluster keeps; it goes without a reference and without --watch")
+				}
+				all, err := a.ClusterEvents(ctx, api.ClusterID(cluster))
+				if err != nil {
+					return err
+				}
+				if last > 0 && len(all) > last {
+					all = all[len(all)-last:]
+				}
+				return list(c, p, output.Events, all, 0)
+			}
 			o := client.ListOptions{Tenant: c.tenant()}
 			if len(args) > 0 {
 				id, err := c.findAny(ctx, args[0])
@@ -34,6 +48,8 @@ func (c *cli) eventsCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&watch, "watch", "w", false, "keep printing new events")
 	f.IntVar(&last, "last", 0, "number of events, the newest; 0: all that the root keeps")
+	f.StringVar(&cluster, "cluster", "", "show who reached instances through the own port of this cluster, which keeps these records")
+	c.completeCluster(cmd)
 	c.unnamedFlags(cmd)
 	return cmd
 }

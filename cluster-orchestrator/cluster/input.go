@@ -89,6 +89,8 @@ type (
 	// NodeLeft removes a node that has deleted its workloads, keys and data because of an
 	// order or its provider. The caller has checked its certificate. It may be repeated.
 	NodeLeft struct{ Node api.NodeID }
+	// Accessed is a notice to the root that a user reached an instance through the cluster's own port.
+	Accessed struct{ Text string }
 	// LocalScale sets the number of instances of a service in this cluster, while the root is
 	// unreachable. Refused with ErrConflict while the root is reachable, ErrNotFound for a
 	// service without an instance here, and ErrInvalid for an invalid number.

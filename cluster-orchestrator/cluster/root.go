@@ -78,3 +78,8 @@ func (c *Core) Aggregate() api.Aggregate {
 		}
 	})
 }
+
+func (in Accessed) apply(c *Core) error {
+	c.uplink.Notice(api.ReasonAccess, in.Text)
+	return nil
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
@@ -19,6 +21,7 @@ import (
 
 func (a *API) registerAccess() {
 	instances := rest.Tag("instances")
+	answer(a, rest.Tag("events").Get("/v1/events", "List who reached instances through the cluster's own port").Named("listEvents"), "", a.events)
 	errors := []int{404, 409, 503, 504}
 	handle(a, instances.Get("/v1/instances/{id}/exec", "Run a process in an instance, over a WebSocket", errors...).Named("execInstance"), "",
 		func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
@@ -36,8 +39,35 @@ func (a *API) registerAccess() {
 		})
 }
 
-// access serves a stream to a workload for a user of this API. The cluster's log has its record; the
-// root records the streams that it requests.
+// recordTime is how long the record of an end may take, after the request is over.
+const recordTime = 10 * time.Second
+
+// accessible returns an instance that runs.
+func (a *API) accessible(ctx context.Context, r wire.StreamRequest) (i api.Instance, err error) {
+	var ok bool
+	if err := a.opt.Owner.Read(ctx, func() { i, ok = a.opt.Core.Instance(r.Instance) }); err != nil {
+		return i, err
+	}
+	switch {
+	case !ok:
+		return i, fmt.Errorf("%s in %q: %w", r.Kind, r.Instance, api.ErrNotFound)
+	case i.Node == "" || i.State != api.Running:
+		return i, fmt.Errorf("%s in %s: it does not run: it is %s: %w", r.Kind, i.ID, i.Standing(), api.ErrConflict)
+	}
+	return i, nil
+}
+
+// events returns the records of access through this API: all to the operator, and to others those of
+// applications that they may see.
+func (a *API) events(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[api.Event], error) {
+	if p.User == "" {
+		return api.Page[api.Event]{}, fmt.Errorf("list events: sign in first: %w", api.ErrUnauthenticated)
+	}
+	return page(slices.DeleteFunc(a.opt.Audit.List(), func(e api.Event) bool { return a.sees(p, e.Instance) != nil }), nil)
+}
+
+// access serves a stream to a workload for a user of this API, and records its begin and its result.
+// Without the record of the begin there is no access. The root records the streams that it requests.
 func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, r wire.StreamRequest, what string) (*streamOut, error) {
 	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
 		return nil, err
@@ -45,19 +75,34 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 	if err := u.Check(); err != nil {
 		return nil, err
 	}
+	i, err := a.accessible(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	what += " by " + p.User
+	if err := a.opt.Audit.Record(ctx, i, what, true); err != nil {
+		return nil, fmt.Errorf("record %s in %s: %w", r.Kind, i.ID, err)
+	}
+	record := func(result string) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
+		defer cancel()
+		if err := a.opt.Audit.Record(ctx, i, what+" "+result, false); err != nil {
+			a.opt.Log.Warn("end of access to an instance not recorded", "instance", i.ID, "what", what, "result", result, "err", err)
+		}
+	}
 	r.For = streams.For(p.Tenant, p.User)
 	stream, err := a.openAccess(ctx, p, r)
 	if err != nil {
+		record("failed: " + err.Error())
 		a.opt.Log.Info("access to an instance refused", "what", what, "instance", r.Instance, "by", p.User, "err", err)
 		return nil, err
 	}
-	a.opt.Log.Info("access to an instance began", "what", what, "instance", r.Instance, "by", p.User)
 	return &streamOut{func(hc huma.Context) {
 		fairshare.ReleasePlace(hc.Context())
 		req, w := humachi.Unwrap(hc)
 		a.grants.Offer(hc.Context(), w.Header(), principalOf(hc.Context()))
 		result := access.Serve(hc.Context(), w, req, stream)
-		a.opt.Log.Info("access to an instance ended", "what", what, "instance", r.Instance, "by", p.User, "result", result.String())
+		record(result.String())
 	}}, nil
 }
 
@@ -74,16 +119,9 @@ func (a *API) openAccess(ctx context.Context, p rights.Principal, r wire.StreamR
 			return nil, fmt.Errorf("exec in %s: %w", r.Instance, err)
 		}
 	}
-	var i api.Instance
-	var ok bool
-	if err := a.opt.Owner.Read(ctx, func() { i, ok = a.opt.Core.Instance(r.Instance) }); err != nil {
+	i, err := a.accessible(ctx, r)
+	if err != nil {
 		return nil, err
-	}
-	switch {
-	case !ok:
-		return nil, fmt.Errorf("%s in %q: %w", r.Kind, r.Instance, api.ErrNotFound)
-	case i.Node == "" || i.State != api.Running:
-		return nil, fmt.Errorf("%s in %s: it does not run: it is %s: %w", r.Kind, i.ID, i.Standing(), api.ErrConflict)
 	}
 	r.Epoch, r.Token = i.Epoch, ""
 	stream, err := a.opt.Nodes.Connect(ctx, i.Node, r)

@@ -7,8 +7,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -76,6 +79,7 @@ func TestAccessAtTheClustersOwnPort(t *testing.T) {
 	if r.asked.Kind != "exec" || r.asked.Exec == nil || r.asked.Exec.Args[0] != "env" || r.asked.Epoch == 0 || r.asked.Token != "" {
 		t.Errorf("the node was asked for %+v", r.asked)
 	}
+	_ = conn.Close()
 	// The right ends in the middle.
 	node, far = net.Pipe()
 	r.both = node
@@ -91,6 +95,28 @@ func TestAccessAtTheClustersOwnPort(t *testing.T) {
 	if _, err := far.Read(make([]byte, 1)); err == nil {
 		t.Error("the node's end is open after the revocation")
 	}
+	want := []string{"^exec env by .*alice$", "^exec env by .*alice ended after .* with exit code 7$", "^exec env by .*alice$", "^exec env by .*alice ended after .*authorization"}
+	var all api.Page[api.Event]
+	for range 500 { // the end is recorded after the stream
+		if r.ask("admin", "GET", "/v1/events", nil, 200, &all); len(all.Items) == len(want) {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, w := range want {
+		if !slices.ContainsFunc(all.Items, func(e api.Event) bool {
+			return regexp.MustCompile(w).MatchString(e.Detail) && e.Instance == followed && e.Reason == api.ReasonAccess
+		}) {
+			t.Errorf("no record %s in %+v", w, all.Items)
+		}
+	}
+	if len(all.Items) != len(want) {
+		t.Errorf("%d records, want %d, none of those who were refused", len(all.Items), len(want))
+	}
+	if r.ask("rival", "GET", "/v1/events", nil, 200, &all); len(all.Items) > 0 {
+		t.Errorf("another tenant sees %+v, want nothing", all.Items)
+	}
+	r.ask("nobody", "GET", "/v1/events", nil, 401, nil)
 }
 
 // TestAccessForTheRoot: the token is valid for the request only, and its revocation ends the stream.

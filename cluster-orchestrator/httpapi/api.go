@@ -21,6 +21,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
@@ -62,6 +63,7 @@ type Options struct {
 	// invalidates the token that the root delegated for it. It returns ErrUnauthenticated or
 	// ErrForbidden for an invalid token.
 	AuthenticateOnce func(token, object string) (Caller, error)
+	Audit            *audit.Audit // of access to workloads
 	Version          string
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400
 	Now              func() time.Time // default time.Now

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -93,6 +94,9 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	for _, f := range with {
 		f(&o)
 	}
+	records, err := audit.New(t.Context(), audit.Options{Cluster: "munich", Store: mem.New()})
+	check(t, err)
+	o.Audit = records
 	r.web = httpapi.New(o)
 	r.step(cluster.Start{})
 	return r

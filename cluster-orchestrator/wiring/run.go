@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
@@ -203,9 +204,16 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
 		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
 	})
+	records, err := audit.New(ctx, audit.Options{
+		Cluster: o.id.info().ID, Store: st, Loaded: docs,
+		Notify: func(ctx context.Context, text string) { _ = o.loop.Do(ctx, cluster.Accessed{Text: text}, nil) },
+	})
+	if err != nil {
+		return err
+	}
 	o.api = httpapi.New(httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
-		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Version: daemon.Version(), Log: o.log,
+		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 	})
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
 	if err := o.id.openUpper(o.client); err != nil {

@@ -33,6 +33,7 @@ var direction = []struct {
 	{"internal/step", []string{"api", "internal/store", "internal/wire"}, "a core is defined by the contract and the documents of stores"},
 	{"internal/probe", nil, "cores and probers agree on what may be probed"},
 	{"internal/bounds", []string{"api", "internal/vivaldi", "internal/wire"}, "the bounds of a lower tier's messages are independent of their readers"},
+	{"internal/eventlog", []string{"api"}, "a core keeps events in it"},
 	{"internal/vivaldi", []string{"api"}, "cores compute with round trips; the geometry is pure"},
 	{"internal/yaml", []string{"api"}, "the package converts YAML to JSON and does not interpret it"},
 	{"internal", []string{"api", "internal"}, "shared packages do not depend on daemons"},
@@ -53,7 +54,7 @@ var direction = []struct {
 
 var (
 	// rom is the default plugin of the cores.
-	coreMay      = []string{"api", "internal/bounds", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
+	coreMay      = []string{"api", "internal/bounds", "internal/eventlog", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
 	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"

@@ -11,7 +11,7 @@ import (
 const purityReason = "a core depends on its inputs only: clocks, randomness, I/O, goroutines and locks would make runs that no seed replays"
 
 // pure are the cores and the packages that they import.
-var pure = append([]string{"internal/ipam", "internal/lifecycle", "internal/step", "internal/vivaldi", "scheduler-plugins"}, cores...)
+var pure = append([]string{"internal/eventlog", "internal/ipam", "internal/lifecycle", "internal/step", "internal/vivaldi", "scheduler-plugins"}, cores...)
 
 // impure are packages below pure ones that perform I/O.
 var impure = []string{"scheduler-plugins/choice", "scheduler-plugins/extsched/client", "scheduler-plugins/extsched/remote", "scheduler-plugins/extsched/wasm"}

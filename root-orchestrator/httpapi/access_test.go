@@ -13,12 +13,12 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/frames"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 const web = api.InstanceID("acme/shop.prod.web.v1#0")
@@ -59,7 +59,7 @@ func (r *rig) dial(c *client.Client, kind, query string, header ...string) (io.R
 func (r *rig) records() (all []string) {
 	r.t.Helper()
 	var found []api.Event
-	check(r.t, r.loop.Read(r.t.Context(), func() { found = r.core.Events(events.Filter{}) }))
+	check(r.t, r.loop.Read(r.t.Context(), func() { found = r.core.Events(eventlog.Filter{}) }))
 	for _, e := range found {
 		if e.Reason == api.ReasonAccess {
 			if e.Instance != web || e.Tenant != "acme" || e.Time.IsZero() {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 func (a *API) registerEvents() {
@@ -30,7 +30,7 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	out, err := list(ctx, a, p, &in.ListInput, listing[api.Event]{
 		path: "/v1/events", action: rights.EventsRead, tenant: a.eventTenant, id: eventObject,
 		all: func(api.Tenant) []api.Event { // list filters by tenant
-			return a.core.Events(events.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
+			return a.core.Events(eventlog.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		},
 		key: func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) },
 	})

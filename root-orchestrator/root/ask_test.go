@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -77,7 +77,7 @@ func TestTheBuiltInPluginDecidesIfTheExternalSchedulerFails(t *testing.T) {
 				t.Error("it is nowhere")
 			}
 			var told []api.Event
-			for _, e := range w.c.Events(events.Filter{Instance: web.Instance(0)}) {
+			for _, e := range w.c.Events(eventlog.Filter{Instance: web.Instance(0)}) {
 				if e.Reason == api.ReasonNoScheduler {
 					told = append(told, e)
 				}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // TestAClusterWithImpossibleReportsGetsNoInstances has a cluster report values that are out of bounds.
@@ -41,7 +41,7 @@ func TestAClusterWithImpossibleReportsGetsNoInstances(t *testing.T) {
 				lies()
 			}
 			said := 0
-			for _, e := range w.c.Events(events.Filter{}) {
+			for _, e := range w.c.Events(eventlog.Filter{}) {
 				if e.Reason == api.ReasonOutOfBounds {
 					said++
 					if e.Cluster != "a" || !strings.Contains(e.Detail, "aggregate.") {

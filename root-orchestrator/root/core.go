@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -87,7 +88,7 @@ type state struct {
 	placement *placement.Machine
 	net       *netbook.Machine
 	addresses *addresses.Registry
-	events    *events.Log
+	events    *eventlog.Log
 	values    *values.Machine
 	volumes   *volumes.Machine
 
@@ -128,7 +129,7 @@ func New(cfg Config) *Core {
 		cfg:        cfg,
 		eventLimit: events.NewLimiter(cfg.EventsKept),
 		state: state{
-			events:   events.NewLog(cfg.EventsKept),
+			events:   eventlog.NewLog(cfg.EventsKept),
 			volumes:  volumes.New(),
 			apps:     applications.New(),
 			values:   values.New(),

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 )
 
 // While a cluster removes the remains of a withdrawn instance, its view shows that its processes
@@ -42,11 +42,11 @@ func TestWithdrawnInstanceThatHasEndedIsShownSo(t *testing.T) {
 	if in := say(b, api.Terminated, true); in.State != api.Running {
 		t.Errorf("it is %s by the word of a cluster that does not have it, want State api.Running", in.State)
 	}
-	before := len(w.c.Events(events.Filter{}))
+	before := len(w.c.Events(eventlog.Filter{}))
 	if in := say(a, api.Terminated, true); in.State != api.Terminated || !in.Leaving {
 		t.Errorf("it is %s (leaving %v), want terminated and leaving", in.State, in.Leaving)
 	}
-	if n := len(w.c.Events(events.Filter{})); n != before {
+	if n := len(w.c.Events(eventlog.Filter{})); n != before {
 		t.Errorf("%d events were told of it, want none before it is gone", n-before)
 	}
 	w.restart()

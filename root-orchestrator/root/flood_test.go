@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // reports returns the cluster's next report, with some instances in state s.
@@ -55,7 +55,7 @@ func TestAFloodOfEventsDoesNotEvictThoseOfOthers(t *testing.T) {
 	w.apply(4)
 	w.settle()
 	of := func(id api.ClusterID) (out []api.Event) {
-		for _, e := range w.c.Events(events.Filter{}) {
+		for _, e := range w.c.Events(eventlog.Filter{}) {
 			if e.Cluster == id {
 				out = append(out, e)
 			}
@@ -113,7 +113,7 @@ func TestAFloodOfEventsDoesNotEvictThoseOfOthers(t *testing.T) {
 			docs++
 		}
 	}
-	if n := len(w.c.Events(events.Filter{})); n > 100 || docs > 100 || len(of("b")) < 5 {
+	if n := len(w.c.Events(eventlog.Filter{})); n > 100 || docs > 100 || len(of("b")) < 5 {
 		t.Errorf("%d events are listed and %d stored, %d of them of b; want at most 100, at least 5 of b", n, docs, len(of("b")))
 	}
 }
@@ -124,7 +124,7 @@ func TestANoticeOfAClusterIsStoredAsAnEvent(t *testing.T) {
 	r.Notices = []wire.Notice{{No: 1, Reason: api.ReasonNoScheduler, Text: "scheduler http://brain: gone", Times: 1}}
 	w.must(r)
 	w.restart()
-	all := w.c.Events(events.Filter{})
+	all := w.c.Events(eventlog.Filter{})
 	got := all[len(all)-1]
 	got.Seq, got.Time = 0, time.Time{}
 	want := api.Event{Tier: "root", Kind: "cluster", Object: "a", Cluster: "a", Reason: api.ReasonNoScheduler, Detail: "scheduler http://brain: gone"}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
@@ -151,7 +151,7 @@ func TestAClustersReportIsReducedToItsCaps(t *testing.T) {
 		!a.Slots[0].Largest.Fits(most) || a.Slots[0].Privileged || a.Slots[0].Devices[0].Free != 2 {
 		t.Errorf("it counts for %+v", a)
 	}
-	es := slices.DeleteFunc(w.c.Events(events.Filter{}), func(e api.Event) bool { return e.Reason != api.ReasonCapped })
+	es := slices.DeleteFunc(w.c.Events(eventlog.Filter{}), func(e api.Event) bool { return e.Reason != api.ReasonCapped })
 	if len(es) != 2 || !strings.Contains(es[1].Detail, "gpu, memory, nodes, privileged, vcpus") {
 		t.Errorf("events: %+v, want 2 of es, a text with 'gpu, memory, nodes, privileged, vcpus'", es)
 	}

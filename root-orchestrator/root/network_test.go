@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // net makes a cluster report about the network, and returns the messages to it.
@@ -260,7 +260,7 @@ func TestClaimsEndWithTheirCluster(t *testing.T) {
 	w.net("a", wire.ClusterNet{Whole: true, Subnets: 1})
 	s, _ := w.c.Service(web)
 	disputes := func() (n int) {
-		for _, e := range w.c.Events(events.Filter{}) {
+		for _, e := range w.c.Events(eventlog.Filter{}) {
 			if strings.Contains(e.Detail, "for old.x.x.x, although") {
 				n++
 			}

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 // Within reports whether tenant is of or below it. The tenant "" contains all.
@@ -89,7 +89,7 @@ func (s *state) Clusters() []api.Cluster {
 func (s *state) RefusedValues() map[api.ClusterID]uint64 { return s.clusters.RefusedValues() }
 
 // Events returns the events that f selects, oldest first.
-func (s *state) Events(f events.Filter) []api.Event { return s.events.List(f) }
+func (s *state) Events(f eventlog.Filter) []api.Event { return s.events.List(f) }
 
 // Interest returns how many network subscriptions clusters have, and how many of them are
 // unanswered.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 )
 
 func TestApplyIsIdempotentAndMindsItsConditions(t *testing.T) {
@@ -344,11 +344,11 @@ func TestEventsAreKeptOverRestartsUpToTheirBound(t *testing.T) {
 		}
 	}
 	w.restart()
-	es := w.c.Events(events.Filter{})
+	es := w.c.Events(eventlog.Filter{})
 	if len(es) != 16 || es[15].Object != "c49" || es[0].Object != "c34" {
 		t.Fatalf("%d events: %+v", len(es), es)
 	}
-	if got := w.c.Events(events.Filter{Since: es[12].Seq}); len(got) != 3 {
+	if got := w.c.Events(eventlog.Filter{Since: es[12].Seq}); len(got) != 3 {
 		t.Errorf("%d later events", len(got))
 	}
 	stored := 0

@@ -22,6 +22,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/remote"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -317,6 +318,34 @@ func TestAccessBehindNAT(t *testing.T) {
 				t.Errorf("no record %s in:\n%s", want, strings.Join(records, "\n"))
 			}
 		}
+	})
+	t.Run("through the cluster's own port", func(t *testing.T) {
+		var access struct {
+			Token string `json:"token"`
+		}
+		if _, err := o.API.Do(t.Context(), client.Request{Method: http.MethodPost, Path: "/v1/clusters/" + string(o.First.ID) + "/access"}, &access); err != nil {
+			t.Fatal(err)
+		}
+		conn, err := remote.Dial(t.Context(), o.First.As(client.Static(access.Token)), id, "exec", client.ExecQuery(api.Exec{Args: []string{"/app", "exit", "5"}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, err := remote.Output(conn, io.Discard, io.Discard); code != 5 || err != nil {
+			t.Errorf("exec through the cluster: exit code %d, %v; want 5", code, err)
+		}
+		_ = conn.Close()
+		want := regexp.MustCompile(`exec /app exit 5 by admin ended after \S+ with exit code 5`)
+		shows := func() error {
+			r := run("events", "--cluster", string(o.First.ID))
+			<-r.done
+			if !want.MatchString(r.text()) {
+				return errors.New(r.text())
+			}
+			return nil
+		}
+		lab.Within(t, time.Minute, "the cluster shows the record", shows)
+		o.First.Restart()
+		lab.Within(t, time.Minute, "the cluster shows the record after a restart", shows)
 	})
 	t.Run("restarts", func(t *testing.T) {
 		for _, c := range []struct {

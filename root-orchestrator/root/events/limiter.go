@@ -1,3 +1,5 @@
+// Package events limits how many events the reports of one cluster write to the root's event log. It is
+// a sub-machine of the root's core.
 package events
 
 import (

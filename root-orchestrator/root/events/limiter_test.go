@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/eventlog"
 )
 
 // root uses a log and a limiter like the root's core.
 type root struct {
-	log     *Log
+	log     *eventlog.Log
 	limiter *Limiter
 	now     time.Time
 	seq     api.Revision
@@ -20,7 +21,7 @@ type root struct {
 }
 
 func newRoot(capacity int, clusters ...api.ClusterID) *root {
-	r := &root{log: NewLog(capacity), limiter: NewLimiter(capacity), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	r := &root{log: eventlog.NewLog(capacity), limiter: NewLimiter(capacity), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for _, id := range clusters {
 		r.limiter.AddCluster(id)
 	}
@@ -102,7 +103,7 @@ func TestEventsOfAFlappingInstanceAreSummedUp(t *testing.T) {
 		t.Errorf("%d changes wrote %d events, want %d to %d", flips, r.written, most/2, most)
 	}
 	r.pass(period)
-	all := r.log.List(Filter{Instance: one})
+	all := r.log.List(eventlog.Filter{Instance: one})
 	counted := 0
 	for _, e := range all {
 		counted += 1 + left(e)
@@ -124,7 +125,7 @@ func TestAllEventsAboveAClustersLimitAreCounted(t *testing.T) {
 	}
 	r.pass(2 * period)
 	counted, summaries := 0, 0
-	for _, e := range r.log.List(Filter{}) {
+	for _, e := range r.log.List(eventlog.Filter{}) {
 		counted += max(1, left(e))
 		if e.Kind == "cluster" {
 			summaries++
@@ -216,5 +217,5 @@ func TestEventsOfRemovedObjectsAreNotLimited(t *testing.T) {
 }
 
 func (r *root) ofTenant(t api.Tenant) []api.Event {
-	return slices.DeleteFunc(r.log.List(Filter{}), func(e api.Event) bool { return e.Tenant != t })
+	return slices.DeleteFunc(r.log.List(eventlog.Filter{}), func(e api.Event) bool { return e.Tenant != t })
 }

@@ -1,7 +1,6 @@
-// Package events keeps the root's event log and limits how many events the reports of one cluster
-// write to it. It is a sub-machine of the root's core, which stores and publishes what Log and
-// Limiter return.
-package events
+// Package eventlog keeps the events of the root, and the access records of a cluster, within a capacity.
+// The caller stores what Log returns.
+package eventlog
 
 import (
 	"cmp"
