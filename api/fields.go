@@ -131,6 +131,7 @@ const (
 	servicePath    = appPath + "/microservices/*"
 	constraintPath = servicePath + "/constraints/*"
 	addressesPath  = servicePath + "/addresses"
+	updatePath     = servicePath + "/update"
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
 	volumePath     = servicePath + "/volumes/*"
@@ -335,6 +336,35 @@ var fieldsAfterConstraints = []Field{
 	{
 		Pointer: servicePath + "/stop_grace", Type: IntegerField, Unit: "s", Max: 3600, Default: "10",
 		Doc: "The time between SIGTERM and SIGKILL; 0 means the default (Treeline's own).",
+	},
+	{
+		Pointer: updatePath, Type: ObjectField, Default: "no instance is missing during a roll-out",
+		Doc: "How a new version of the service replaces the one before (Treeline's own). A change of `update` alone replaces nothing.",
+	},
+	{
+		Pointer: updatePath + "/parallelism", Type: IntegerField, Max: MaxReplicas, Default: "a quarter of the replicas, at least 1",
+		Doc: "How many instances are replaced at once; 0 means the default.", Rule: "not with `one_shot`",
+	},
+	{
+		Pointer: updatePath + "/surge", Type: IntegerField, Max: MaxReplicas, Default: "`parallelism`; 0 if exclusive or with local volumes",
+		Doc:  "How many instances run in addition to the replicas during a roll-out, at most as many as these. They start first, and an instance is replaced only while as many as wanted are ready without it. 0: an instance stops before its replacement starts; its image is pulled first.",
+		Rule: "0 with `exclusive` and local volumes; not with `one_shot`",
+	},
+	{
+		Pointer: updatePath + "/min_healthy_time", Type: IntegerField, Unit: "s", Max: 3600, Default: itoa(DefaultMinHealthyTime) + " for the first instance of a version, then " + itoa(defaultNextHealthy),
+		Doc: "How long an instance of the new version must be ready without interruption to count as healthy.", Rule: "below `deadline`; not with `one_shot`",
+	},
+	{
+		Pointer: updatePath + "/deadline", Type: IntegerField, Unit: "s", Max: 86_400, Default: itoa(DefaultUpdateDeadline),
+		Doc: "The longest time in which no further instance becomes healthy. Then the roll-out has failed. 0 means the default.", Rule: "not with `one_shot`",
+	},
+	{
+		Pointer: updatePath + "/canaries", Type: IntegerField, Max: MaxReplicas, Default: "0",
+		Doc: "How many instances get the new version first. The others follow after `treeline rollout promote`.", Rule: "not with `one_shot`",
+	},
+	{
+		Pointer: updatePath + "/auto_rollback", Type: BooleanField, Default: "true",
+		Doc: "A roll-out that fails returns the service to its last healthy version. Otherwise it stops as it is.", Rule: "not with `one_shot`",
 	},
 
 	{

@@ -70,6 +70,7 @@ const (
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited
 	ReasonAccess        Reason = "access"              // of an event: a user ran a process in it, attached to it or forwarded its ports
+	ReasonRolledBack    Reason = "rolled_back"         // a new SLA failed; the last healthy one replaced it
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the external scheduler failed or its answer was invalid; the built-in one decided
 )
 
@@ -95,7 +96,7 @@ type Observed struct {
 	ExitCode *int       `json:"exit_code,omitempty"`
 	Node     NodeID     `json:"node,omitempty"`
 	Address  netip.Addr `json:"address,omitzero"` // on the overlay network, IPv4; zero: it is not on it
-	Ready    bool       `json:"ready,omitempty"`  // it listens on Address; between node and cluster only
+	Ready    bool       `json:"ready,omitempty"`  // it takes requests: it listens on Address, or it has none (to the root only)
 	// Stopped says that no workload of this epoch runs or will run.
 	Stopped bool `json:"stopped,omitempty"`
 	// Ended is set for a withdrawn instance whose processes have all ended, while its
@@ -175,6 +176,7 @@ type Instance struct {
 	Tries    int        `json:"placements"`         // how often the root placed it
 	Stale    bool       `json:"stale,omitempty"`    // its cluster is silent; this is its last reported state
 	Address  netip.Addr `json:"address,omitzero"`   // on the overlay network, IPv4
+	Ready    bool       `json:"ready,omitempty"`    // it takes requests, as its cluster reports
 	Violated string     `json:"violated,omitempty"` // the part of its SLA that its place violates
 	Devices  []string   `json:"devices,omitempty"`  // its devices; empty unless the user may see nodes
 }
@@ -205,7 +207,9 @@ type Service struct {
 	// Versions lists the SLA revisions of its instances during a roll-out, the newest
 	// first. It is empty while all instances have the same revision.
 	Versions []Version `json:"versions,omitempty"`
-	Revision Revision  `json:"revision"`
+	// RollOut is the state of the newest roll-out; empty if it has ended well.
+	RollOut  RollOutState `json:"rollout,omitempty"`
+	Revision Revision     `json:"revision"`
 	// Addresses are its semantic addresses.
 	Addresses ServiceAddresses `json:"addresses,omitzero"`
 }

@@ -89,6 +89,13 @@ type AppPlan struct {
 	Revision  Revision       `json:"revision,omitempty"`  // its present one
 	Changes   []FieldChange  `json:"changes,omitempty"`   // in the document's order
 	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed, replaced, stopped, or stay
+	RollOuts  []RollOutPlan  `json:"rollouts,omitempty"`  // of the services whose instances would be replaced
+}
+
+// RollOutPlan is how the running instances of a service would be replaced.
+type RollOutPlan struct {
+	Service ServiceID `json:"service"`
+	Policy  string    `json:"policy"`
 }
 
 // FieldChange is one difference between the present and the planned SLA.

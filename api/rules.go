@@ -124,6 +124,7 @@ func serviceRule(c checker, at string, v *value) {
 	totalDevicesRule(c, at, v)
 	filesRule(c, at, v)
 	containersOnlyRule(c, at, v)
+	updateRule(c, at, v)
 }
 
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}

@@ -216,6 +216,14 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	}
 	d.line("Properties", "%s", strings.Join(properties, ", "))
 	d.line("Revision", "%d", s.SpecRev)
+	d.line("Update", "%s", m.UpdatePolicy(s.Replicas))
+	if s.RollOut != "" {
+		r, err := d.api.RollOut(ctx, s.ID)
+		if err != nil {
+			return err
+		}
+		d.line("Roll-out", "%s", r.Standing())
+	}
 	if err := d.instances(ctx, client.ListOptions{Under: string(s.ID)}); err != nil {
 		return err
 	}

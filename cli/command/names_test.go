@@ -30,6 +30,8 @@ var named = []struct {
 	{"describe cluster munich", []string{"describe cluster NAME"}},
 	{"why shop/web#0", []string{"why NAME"}},
 	{"scale shop/web 2", []string{"scale NAME 1"}},
+	{"rollout status shop/web --watch=false", []string{"rollout status NAME --watch=false", "describe service NAME"}},
+	{"rollout history shop/web", nil},
 	{"token create --cluster oslo", []string{"token revoke NAME"}},
 	{"token list", []string{"token revoke NAME"}},
 	{"ctx list", []string{"ctx use NAME", "ctx show NAME"}},

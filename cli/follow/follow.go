@@ -100,10 +100,20 @@ func (p *Progress) count(is func(api.Instance, api.Service) bool) (n, wanted int
 	return n, wanted
 }
 
-// Done reports whether all wanted instances are settled.
+// Done reports whether all wanted instances are settled and no roll-out is under way.
 func (p *Progress) Done() bool {
 	n, wanted := p.Counts()
-	return n == wanted && !p.Deleted()
+	return n == wanted && !p.Deleted() && !p.rollingOut()
+}
+
+// rollingOut reports whether a roll-out continues by itself. One that waits for a person does not.
+func (p *Progress) rollingOut() bool {
+	for _, s := range p.services {
+		if p.only == "" && (s.RollOut == api.RollOutProgressing || s.RollOut == api.RollOutRollingBack) {
+			return true
+		}
+	}
+	return false
 }
 
 // Deleted reports whether the followed services or instance were deleted.

@@ -93,6 +93,9 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	if stays > 0 {
 		fmt.Fprintf(b, "and %s unchanged\n", Plural(stays, "instance"))
 	}
+	for _, r := range a.RollOuts {
+		fmt.Fprintf(b, "  roll-out of %s: %s\n", p.Short(Clean(string(r.Service))), Clean(r.Policy))
+	}
 	obstacles(b, p, waiting)
 }
 

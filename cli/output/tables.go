@@ -106,6 +106,7 @@ var Services = Table[api.Service]{
 		}},
 		{Header: "RUNTIME", Cell: func(_ Printer, s api.Service) string { return s.Spec.Virtualization }},
 		{Header: "CODE", Cell: func(_ Printer, s api.Service) string { return Codes(s) }},
+		{Header: "ROLLOUT", Wide: true, Cell: func(_ Printer, s api.Service) string { return string(s.RollOut) }},
 		{Header: "ADDRESSES", Wide: true, Cell: func(_ Printer, s api.Service) string { return Addresses(s.Addresses) }},
 		{Header: "NEEDS", Wide: true, Cell: func(_ Printer, s api.Service) string { return s.Spec.Needs().String() }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.Service) string { return strconv.FormatUint(uint64(s.SpecRev), 10) }},

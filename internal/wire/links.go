@@ -84,6 +84,7 @@ type WorkloadOrder interface {
 
 // WorkloadOrderHandler handles the orders of a node's core to its runtime.
 type WorkloadOrderHandler interface {
+	Fetch(FetchWorkload)
 	Create(CreateWorkload)
 	Start(StartWorkload)
 	Stop(StopWorkload)
@@ -96,6 +97,9 @@ type WorkloadOrderHandler interface {
 
 // Of returns k.
 func (k Key) Of() Key { return k }
+
+// Deliver calls h.Fetch.
+func (o FetchWorkload) Deliver(h WorkloadOrderHandler) { h.Fetch(o) }
 
 // Deliver calls h.Create.
 func (o CreateWorkload) Deliver(h WorkloadOrderHandler) { h.Create(o) }

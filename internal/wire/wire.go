@@ -109,13 +109,16 @@ type Hello struct {
 // Report is a cluster's report to the root: its aggregate, and the observations that changed since
 // the last acknowledged report, or all of them.
 type Report struct {
-	Cluster   api.ClusterID  `json:"cluster"`
-	Boot      uint64         `json:"boot"` // counts the orchestrator's starts
-	Seq       uint64         `json:"seq"`  // counts reports within a boot, from 1
-	Gen       api.Generation `json:"gen"`  // the desired set it holds
-	Desired   api.Digest     `json:"desired"`
-	Known     api.Digest     `json:"known"` // digest of all its observations
-	Whole     bool           `json:"whole,omitempty"`
+	Cluster api.ClusterID  `json:"cluster"`
+	Boot    uint64         `json:"boot"` // counts the orchestrator's starts
+	Seq     uint64         `json:"seq"`  // counts reports within a boot, from 1
+	Gen     api.Generation `json:"gen"`  // the desired set it holds
+	Desired api.Digest     `json:"desired"`
+	Known   api.Digest     `json:"known"` // digest of all its observations
+	Whole   bool           `json:"whole,omitempty"`
+	// Readiness says that Observed.Ready is reported. Earlier releases report it between node and
+	// cluster only.
+	Readiness bool           `json:"readiness,omitempty"`
 	Aggregate api.Aggregate  `json:"aggregate"`
 	Observed  []api.Observed `json:"observed,omitempty"`
 	// Notices are those that are not acknowledged yet, oldest first.
@@ -250,6 +253,11 @@ type (
 		Spec   api.Microservice
 		Values []ValueRef
 	}
+	// FetchWorkload fetches the image of a placement that is created later.
+	FetchWorkload struct {
+		Key
+		Spec api.Microservice
+	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {
 		Key
@@ -292,6 +300,8 @@ const (
 	WorkloadExited  WorkloadPhase = "exited"
 	WorkloadFailed  WorkloadPhase = "failed" // an order failed
 	WorkloadGone    WorkloadPhase = "gone"   // it does not exist any more
+	// WorkloadFetched is the result of FetchWorkload. Reason is set if it failed.
+	WorkloadFetched WorkloadPhase = "fetched"
 )
 
 // WorkloadEvent is an event of the runtime for the node's core. An event without a Phase means

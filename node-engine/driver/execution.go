@@ -24,6 +24,45 @@ type execution struct {
 	key wire.Key
 }
 
+// Fetch fetches the image of a workload when it is its tenant's turn. A stop that is ordered
+// meanwhile cancels it.
+func (x execution) Fetch(o wire.FetchWorkload) {
+	call, cancel := context.WithCancel(x.ctx)
+	defer cancel()
+	x.mu.Lock()
+	x.q.cancel = cancel
+	x.mu.Unlock()
+	err := x.fetchInTurn(call, o)
+	x.mu.Lock()
+	x.q.cancel = nil
+	x.mu.Unlock()
+	e := wire.WorkloadEvent{Key: o.Key, Phase: wire.WorkloadFetched}
+	if err != nil {
+		if call.Err() != nil {
+			return
+		}
+		e.Reason, e.Detail = runtime.Reason(err), runtime.Detail(err)
+		x.opt.Log.Warn("image of the next placement not fetched", "instance", o.Instance, "epoch", o.Epoch, "reason", e.Reason, "err", err)
+	}
+	x.deliver(x.ctx, node.Workload{WorkloadEvent: e})
+}
+
+func (x execution) fetchInTurn(ctx context.Context, o wire.FetchWorkload) error {
+	f, ok := x.opt.Runtime.(runtime.Fetcher)
+	if !ok {
+		return nil // the runtime has no images
+	}
+	leave, err := x.creates.Enter(ctx, time.Now(), []string{string(o.Instance.Tenant().Top())}, false)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	defer x.probeAfter(ctx, probeInterval)()
+	ctx, cancel := context.WithTimeout(ctx, createTimeout)
+	defer cancel()
+	return f.Fetch(ctx, runtime.Workload{Key: o.Key, Spec: o.Spec})
+}
+
 // Create creates a workload when it is its tenant's turn. A stop that is ordered meanwhile cancels
 // the creation. listing is locked only to report the result: the core accepts a list that has a
 // workload that is being created.

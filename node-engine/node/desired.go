@@ -81,6 +81,9 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 	}
 	w.onNetwork(e)
 	if w.phase == done || !w.current() {
+		if w.wanted && w.phase == idle && e.Phase == wire.WorkloadRunning {
+			w.phase, w.attempt, w.startedAt = running, e.Attempt, c.now // until the image of the next placement is there
+		}
 		c.drive(w)
 		return
 	}

@@ -49,6 +49,8 @@ type work struct {
 	verdict            string     // what the health checks of this attempt say
 	unhealthy          string     // the health check that failed; the attempt is being ended
 	checked            checked    // see checks.go
+	fetching           api.Epoch  // of the next placement, whose image is being fetched; see fetch.go
+	fetched            api.Epoch  // of the next placement, whose image is there
 	devices            []string   // of its placements, see devices.go
 	orderedWithDevices bool       // a creation with devices was ordered since the start
 
@@ -130,7 +132,10 @@ func (c *Core) drive(w *work) {
 	switch {
 	case w.phase == stopping:
 	case !w.current() && w.mayRemain():
-		c.stop(w, graceOf(w.haveSpec))
+		if !c.fetchFirst(w) {
+			c.replaced(w)
+			c.stop(w, graceOf(w.haveSpec))
+		}
 	case !w.wanted:
 		c.remove(w)
 	case !w.current():
@@ -153,7 +158,7 @@ func (c *Core) beginPlacement(w *work) {
 	w.phase, w.attempt, w.failsInRow, w.address, w.imageHealth = idle, 0, 0, netip.Addr{}, nil
 	w.nextAttempt()
 	w.failures, w.restarts = w.assignment.Failures, w.assignment.Restarts
-	w.devices = nil
+	w.devices, w.fetching, w.fetched = nil, 0, 0
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 	if !w.ended() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
@@ -237,6 +242,7 @@ func (c *Core) stop(w *work, grace time.Duration) {
 	if w.phase != stopping {
 		w.phase, w.retries, w.endedWith = stopping, 0, nil
 		c.follow(w)
+		c.endFetch(w)
 	}
 	c.timers.Set(timerKey{timerWork, w.assignment.Instance}, c.now.Add(grace+stopRetry))
 	c.order(wire.StopWorkload{Key: w.key(), Grace: grace})
@@ -270,6 +276,10 @@ func (c *Core) remove(w *work) {
 
 // workloadEvent handles an event of an instance's workload.
 func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
+	if e.Phase == wire.WorkloadFetched {
+		c.imageFetched(w, e)
+		return
+	}
 	if e.Epoch != w.have {
 		return // of an earlier placement
 	}
@@ -312,7 +322,11 @@ func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 			c.observeRunning(w)
 		}
 	case wire.WorkloadExited:
-		if w.phase != waiting && w.phase != done {
+		switch {
+		case w.phase == waiting || w.phase == done:
+		case w.phase == running && !w.current(): // it ran until the image of the next placement was there
+			c.stop(w, 0)
+		default:
 			c.workloadExited(w, e)
 		}
 	case wire.WorkloadFailed:
@@ -460,6 +474,8 @@ func (c *Core) pauseEnded(w *work) {
 	case running:
 		if w.unhealthy != "" {
 			c.orderKill(w)
+		} else {
+			c.drive(w) // fetches again
 		}
 	case unsure:
 		if !c.runtimeSilent { // otherwise reconcile decides when the runtime answers again

@@ -25,8 +25,10 @@ type world struct {
 	gen  api.Generation
 	last step.Effects
 	slow bool // the test carries out the orders
-	info api.NodeInfo
-	all  []any
+	// holdsFetches means that the test answers FetchWorkload.
+	holdsFetches bool
+	info         api.NodeInfo
+	all          []any
 }
 
 func newWorld(t testing.TB) *world {
@@ -81,6 +83,11 @@ func (w *world) save(docs []store.Doc) {
 // carryOut carries out an order as the runtime would, and returns the events.
 func (w *world) carryOut(order any) []wire.WorkloadEvent {
 	switch o := order.(type) {
+	case wire.FetchWorkload:
+		if w.holdsFetches {
+			return nil
+		}
+		return []wire.WorkloadEvent{{Key: o.Key, Phase: wire.WorkloadFetched}}
 	case wire.CreateWorkload:
 		if old, ok := w.has[o.Instance]; ok && old.Epoch != o.Epoch {
 			w.t.Fatalf("%s is created while %s is there", o.Key, old.Key)

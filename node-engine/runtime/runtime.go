@@ -191,6 +191,14 @@ type Guarded interface {
 	CgroupOf(ctx context.Context, k wire.Key) (string, error)
 }
 
+// Fetcher is a Runtime whose workloads have images.
+//
+// Fetch fetches the image of a workload that is created soon, and creates nothing. Its errors are
+// those of Create.
+type Fetcher interface {
+	Fetch(ctx context.Context, w Workload) error
+}
+
 // Housekeeper is a Runtime that cleans up: it trims logs and removes unused images. The
 // engine calls Housekeep periodically.
 type Housekeeper interface {

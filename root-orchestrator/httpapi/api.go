@@ -142,6 +142,7 @@ func New(o Options) (*API, error) {
 	a.registerTenants()
 	a.registerUsers()
 	a.registerApps()
+	a.registerRollOuts()
 	a.registerInstances()
 	a.registerAccess()
 	a.registerNet()

@@ -37,6 +37,8 @@ var bodies = map[string]string{
 	"PUT /v1/configs/{id}":         `{"data":{"a":"Yg=="}}`,
 	"PUT /v1/secrets/{id}":         `{"data":{"a":"Yg=="}}`,
 
+	"POST /v1/services/{id}/rollout/undo": `{}`,
+
 	"PUT /v1/clusters/{id}/nodes/{node}/caps": `{"memory_mb":64}`,
 	"POST /v1/auth/refresh":                   `{"refresh":"a.b"}`,
 	"POST /v1/auth/logout":                    `{"refresh":"a.b"}`,

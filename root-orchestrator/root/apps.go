@@ -46,6 +46,7 @@ func (c *Core) rewrite(id api.AppID, r *applications.Request) {
 	gone := c.apps.Apply(r, c.nextRev)
 	c.setApp(id, gone)
 	for _, s := range gone {
+		c.endRollOuts(s)
 		c.reconcile(s)
 	}
 }
@@ -98,11 +99,13 @@ func (in DeleteApp) apply(c *Core) error {
 	return nil
 }
 
-// reconcile brings a service to its number of instances and to its newest SLA.
+// reconcile brings a service to its number of instances and takes the next step of its roll-out.
 func (c *Core) reconcile(id api.ServiceID) {
 	if !c.apps.Known(id) {
 		return
 	}
+	d := c.decide(id)
+	c.apps.SetExtra(id, d.Extra)
 	surplus, reason := c.apps.Surplus(id)
 	for _, in := range surplus {
 		c.leave(in, reason)
@@ -115,26 +118,28 @@ func (c *Core) reconcile(id api.ServiceID) {
 		c.become(in, api.Requested, api.ReasonNone, "")
 		c.place(in)
 	}
-	for _, in := range c.apps.Outdated(id) {
-		c.update(in)
-	}
-	for _, in := range c.apps.RollOut(id) {
-		if c.update(in) {
-			break
+	if len(surplus) == 0 { // otherwise the decision counts instances that are leaving now; the next one does not
+		for _, i := range d.Replace {
+			c.update(i)
 		}
 	}
 	c.apps.Collect(id)
 }
 
-// update gives the instance the newest SLA under a new placement, on its cluster if possible. It
-// returns false if the instance is exclusive or has local volumes and its cluster is silent: then it
-// may still run there. The roll-out continues when the cluster reports again.
-func (c *Core) update(id api.InstanceID) bool {
+// held reports whether the instance cannot be updated: it is exclusive or has local volumes, and its
+// cluster is silent, so that it may still run there. The roll-out continues when the cluster reports
+// again.
+func (c *Core) held(in *applications.Instance) bool {
+	return c.clusters.Known(in.Cluster) && !c.clusters.Live(in.Cluster) && (in.Spec.Exclusive || in.Spec.KeepsData())
+}
+
+// update gives the instance the newest SLA under a new placement, on its cluster if possible.
+func (c *Core) update(id api.InstanceID) {
 	in := c.apps.Get(id)
 	_, spec := c.apps.Service(id.Service())
 	at, placed := in.Cluster, c.clusters.Known(in.Cluster)
-	if placed && !c.clusters.Live(at) && (in.Spec.Exclusive || in.Spec.KeepsData()) {
-		return false
+	if c.held(&in) {
+		return
 	}
 	c.endTrial(id)
 	c.placement.StopWaiting(id) // an open question to the external scheduler is about the old SLA
@@ -156,7 +161,6 @@ func (c *Core) update(id api.InstanceID) bool {
 	} else {
 		c.place(id)
 	}
-	return true
 }
 
 // hasPlace reports whether an instance in state s has a node in its cluster, or needs none.

@@ -245,7 +245,7 @@ func (c *Core) report(r *wire.Report) error {
 		c.clusters.ObserveWhole(r)
 	}
 	for i := range r.Observed {
-		c.observe(at, &r.Observed[i])
+		c.observe(at, &r.Observed[i], r.Readiness)
 	}
 	for _, e := range c.eventLimit.Notices(c.now, at, r.Boot, r.Notices) {
 		c.event(e)
@@ -278,10 +278,13 @@ func (c *Core) report(r *wire.Report) error {
 const maxRevision = 1 << 42
 
 // observe handles a cluster's observation of an instance. It ignores observations of placements
-// other than the newest one in the cluster.
-func (c *Core) observe(at api.ClusterID, o *api.Observed) {
+// other than the newest one in the cluster. readiness is Report.Readiness.
+func (c *Core) observe(at api.ClusterID, o *api.Observed, readiness bool) {
 	id := o.Instance
-	c.clusters.Observe(at, o)
+	c.clusters.Observe(at, o) // before any change: it computes the digest
+	if !readiness {
+		o.Ready = o.State == api.Running
+	}
 	o.Detail = step.Clip(o.Detail)
 	if !c.clusters.Has(at, id) {
 		switch {
@@ -358,6 +361,7 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	if in.State == o.State && in.Reason == o.Reason && in.Detail == o.Detail {
 		if changed {
 			c.apps.Change(id)
+			c.paceSoon(id)
 		}
 		return
 	}

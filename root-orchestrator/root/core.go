@@ -2,8 +2,8 @@
 // clusters by their aggregates, offers each instance to the best cluster, and places instances that
 // a cluster hands back. It has no information about single nodes.
 //
-// The state is in sub-machines: applications, clusters, placement, netbook, addresses, values and
-// events.
+// The state is in sub-machines: applications, rollouts, clusters, placement, netbook, addresses, values
+// and events.
 // Core passes each input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
@@ -30,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/rollouts"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/values"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/volumes"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
@@ -84,6 +85,7 @@ type Core struct{ instances }
 // state has the sub-machines. Its methods answer reads.
 type state struct {
 	apps      *applications.Machine
+	rollouts  *rollouts.Machine
 	clusters  *clusters.Machine
 	placement *placement.Machine
 	net       *netbook.Machine
@@ -104,8 +106,9 @@ type effects struct {
 	journal    step.Journal
 	send       []wire.Envelope
 	eventLimit *events.Limiter
-	reporter   api.ClusterID // whose report is the step's input, or ""
-	dry        bool          // this core is the copy of a dry run; it writes no events
+	reporter   api.ClusterID   // whose report is the step's input, or ""
+	failed     []api.ServiceID // whose last healthy versions are to return in this step
+	dry        bool            // this core is the copy of a dry run; it writes no events
 }
 
 // toCluster sends a message to a cluster at the end of the step.
@@ -133,6 +136,7 @@ func New(cfg Config) *Core {
 			volumes:  volumes.New(),
 			apps:     applications.New(),
 			values:   values.New(),
+			rollouts: rollouts.New(applications.FieldChanges),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
 			placement: placement.New(placement.Config{
 				RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Plugin: cfg.Plugin, Asks: cfg.Asks, MovesPerHour: cfg.MovesPerHour,
@@ -146,6 +150,7 @@ func New(cfg Config) *Core {
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.wall, c.now, c.send = now, c.clock.Observe(now, c.wake()), nil
 	c.apps.Begin(c.wall)
+	c.rollouts.Begin(c.now, c.wall)
 	c.clusters.Begin(c.now, c.wall)
 	c.placement.Begin(c.clock, c.now, c.wall)
 	c.reporter = ""
@@ -154,6 +159,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	for _, id := range c.apps.TakeReconcile() {
 		c.reconcile(id)
 	}
+	c.rollBack()
 	for _, id := range c.placement.Retries() {
 		if c.placement.Retried(id) { // moves made here free resources, which the next step offers
 			c.retry(id, placement.MoreCapacity)
@@ -192,11 +198,12 @@ func (c *Core) start() {
 	for _, id := range c.apps.Apps() {
 		c.finishApp(id)
 	}
+	c.startRollOuts()
 	c.startNetwork()
 }
 
 func (c *Core) wake() (at time.Time) {
-	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.eventLimit.Next()} {
+	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.rollouts.Next(), c.eventLimit.Next()} {
 		if at.IsZero() || !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -212,6 +219,9 @@ func (c *Core) expire() {
 		} else {
 			due = c.clusterDue()
 		}
+	}
+	for id, ok := c.rollouts.Due(); ok; id, ok = c.rollouts.Due() {
+		c.apps.ReconcileSoon(id)
 	}
 	for _, e := range c.eventLimit.Due(c.now) {
 		c.writeEvent(e)
@@ -281,6 +291,7 @@ func (c *Core) flush() {
 			c.publish(api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant(), Revision: in.Revision, Object: c.view(in)})
 		}
 	}
+	c.flushRollOuts()
 	for _, id := range apps {
 		if a, ok := c.App(id); ok {
 			c.publish(api.Change{Kind: "app", ID: string(id), Tenant: a.Tenant, Revision: a.Revision, Object: a})
@@ -298,6 +309,7 @@ const (
 	kindInstance = "instance"
 	kindCluster  = "cluster"
 	kindEvent    = "event"
+	kindRollOut  = "rollout"
 	kindMeta     = "meta"
 	metaCounter  = "revision"
 	metaBlocks   = "blocks"
@@ -306,7 +318,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindRollOut: 8}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -350,6 +362,8 @@ func (c *Core) restore(d store.Doc) error {
 		})
 	case kindVolume:
 		return restoreAs(d, c.volumes.Restore)
+	case kindRollOut:
+		return restoreAs(d, c.rollouts.Restore)
 	case kindInstance:
 		return restoreAs(d, func(in applications.Instance) { c.restoreInstance(&in) })
 	case kindEvent:

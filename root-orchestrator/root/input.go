@@ -32,6 +32,15 @@ type (
 		IfMatch  api.Revision
 		By       string
 	}
+	// RollOut acts on the roll-out of a service: it is paused, resumed, promoted beyond its
+	// canaries, or undone, which applies an earlier version (To; 0: the last healthy one). Errors:
+	// ErrNotFound, ErrConflict, and for an undo those of Apply.
+	RollOut struct {
+		Service api.ServiceID
+		Action  RollOutAction
+		To      api.Revision
+		By      string
+	}
 	// DeleteApp withdraws all instances of an application and removes it when they are gone.
 	// Errors: ErrNotFound, ErrPrecondition.
 	DeleteApp struct {
@@ -74,6 +83,17 @@ type (
 	// Ranked is the external scheduler's answer to a sched.Ask. It is ignored if the question is no
 	// longer open.
 	Ranked struct{ sched.Answer }
+)
+
+// RollOutAction is what RollOut does.
+type RollOutAction string
+
+// The actions of RollOut.
+const (
+	PauseRollOut   RollOutAction = "pause"
+	ResumeRollOut  RollOutAction = "resume"
+	PromoteRollOut RollOutAction = "promote"
+	UndoRollOut    RollOutAction = "undo"
 )
 
 func (Start) apply(c *Core) error {

@@ -48,7 +48,14 @@ func (c *instances) facts(id api.InstanceID) placement.Instance {
 func (c *instances) become(id api.InstanceID, s api.State, r api.Reason, detail string) {
 	if e, tell := c.apps.Become(id, s, r, detail); tell {
 		c.event(e)
+		c.paceSoon(id)
 	}
+}
+
+// paceSoon continues the roll-out of an instance's service in the next step, after a change of the
+// instance.
+func (c *instances) paceSoon(id api.InstanceID) {
+	c.rollouts.Soon(id.Service(), c.apps.Count(id.Service()))
 }
 
 // place offers an instance to the best cluster, or queues it.
@@ -249,6 +256,7 @@ func (c *instances) leave(id api.InstanceID, r api.Reason) {
 	if !c.apps.Leave(id) {
 		return
 	}
+	c.paceSoon(id)
 	c.placement.Locate(c.facts(id))
 	c.placement.StopWaiting(id)
 	c.endTrial(id)
@@ -361,6 +369,7 @@ func (c *instances) finishApp(id api.AppID) {
 	for _, s := range had {
 		c.placement.RemoveService(s)
 		c.values.Use(s, nil)
+		c.endRollOuts(s)
 	}
 	c.commitAddresses(a, nil)
 	c.namesChanged(had, nil)

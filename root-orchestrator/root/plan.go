@@ -179,7 +179,25 @@ func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 			}
 		}
 	}
-	out.Instances = d.compare(p, had, d.instancesOf(id))
+	has := d.instancesOf(id)
+	out.Instances = d.compare(p, had, has)
+	out.RollOuts = d.rollOuts(services, had, has)
+	return out
+}
+
+// rollOuts returns how the services whose running instances get another SLA would be rolled out.
+func (d dryRun) rollOuts(services []api.ServiceID, had, has map[api.InstanceID]applications.Instance) (out []api.RollOutPlan) {
+	replaced := map[api.ServiceID]bool{}
+	for id, was := range had {
+		if is, ok := has[id]; ok && !is.Leaving && was.State == api.Running && was.SpecRev != is.SpecRev {
+			replaced[id.Service()] = true
+		}
+	}
+	for _, s := range services {
+		if app, spec := d.apps.Service(s); replaced[s] {
+			out = append(out, api.RollOutPlan{Service: s, Policy: spec.UpdatePolicy(app.Replicas[s]).String()})
+		}
+	}
 	return out
 }
 

@@ -1,6 +1,7 @@
 package root
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -39,7 +40,13 @@ func list[T any, ID interface{ Tenant() api.Tenant }](ids []ID, tenant api.Tenan
 	return out
 }
 
-func (s *state) Service(id api.ServiceID) (api.Service, bool) { return s.apps.ViewService(id) }
+func (s *state) Service(id api.ServiceID) (api.Service, bool) {
+	v, ok := s.apps.ViewService(id)
+	if state, replaces := s.rollouts.State(id); replaces && state != api.RollOutHealthy {
+		v.RollOut = state
+	}
+	return v, ok
+}
 
 // Services returns the services of a tenant and the tenants below it, sorted by id.
 func (s *state) Services(tenant api.Tenant) []api.Service {
@@ -104,6 +111,12 @@ func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	}
 	w := api.Why{Instance: s.view(&in), Placements: append([]api.Placement(nil), in.Placements...)}
 	s.placement.Explain(facts(&in), &w, now.Sub(in.Since).Round(time.Second))
+	if state, replaces := s.rollouts.State(id.Service()); replaces && state != api.RollOutHealthy {
+		r, _ := s.RollOut(id.Service())
+		if w.Summary += fmt.Sprintf("; the roll-out of version %d is ", r.Version) + r.Standing(); in.SpecRev != r.Version {
+			w.Summary += fmt.Sprintf("; this instance has version %d", in.SpecRev)
+		}
+	}
 	return w, true
 }
 

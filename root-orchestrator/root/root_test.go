@@ -77,42 +77,6 @@ func TestScaleAndDelete(t *testing.T) {
 	}
 }
 
-func TestRollOutGoesOneByOneAndStopsAtABadSpec(t *testing.T) {
-	w := newWorld(t, "a")
-	w.apply(4, code("good"))
-	w.settle()
-	svc, _ := w.c.Service(web)
-	lowest := 4
-	w.apply(4, code("better"))
-	for range 20 {
-		w.round()
-		lowest = min(lowest, w.running())
-	}
-	better, _ := w.c.Service(web)
-	if lowest < 3 || w.running() != 4 || better.SpecRev == svc.SpecRev {
-		t.Errorf("as few as %d ran, %d at last", lowest, w.running())
-	}
-	for _, in := range w.c.Instances("") {
-		if in.Spec != better.SpecRev {
-			t.Errorf("%s has spec %d", in.ID, in.Spec)
-		}
-	}
-	for rev := better.SpecRev + 1; rev < better.SpecRev+200; rev++ {
-		w.twins["a"].bad[rev] = true
-	}
-	w.apply(4, code("bad"))
-	w.pass(time.Minute)
-	if w.running() != 3 {
-		t.Errorf("%d still run", w.running())
-	}
-	clear(w.twins["a"].bad)
-	w.apply(4, code("mended"))
-	w.pass(30 * time.Second)
-	if w.running() != 4 {
-		t.Errorf("%d run after it was mended", w.running())
-	}
-}
-
 func TestHandedBackInstanceGoesToTheNextCluster(t *testing.T) {
 	for _, excl := range []bool{false, true} {
 		w := newWorld(t, "a", "b")

@@ -36,6 +36,7 @@ type twin struct {
 	gen       api.Generation
 	want      map[api.InstanceID]wire.Assignment
 	bad       map[api.Revision]bool // SLA revisions whose workloads fail
+	badCode   string                // the code of SLAs whose workloads fail
 	has       map[api.InstanceID]api.Observed
 	local     map[api.InstanceID]api.Observed
 	violated  map[api.InstanceID]bool // instances whose place violates their SLA
@@ -175,7 +176,7 @@ func (tw *twin) run() {
 		case tw.slow && tw.known[id] != a.Epoch:
 			o.State = api.NodeScheduled
 			running++
-		case tw.bad[a.SpecRev]:
+		case tw.bad[a.SpecRev], tw.badCode != "" && a.Spec.Code == tw.badCode:
 			o.State, o.Reason = api.Failed, api.ReasonExited
 			running++
 		default:
@@ -281,8 +282,10 @@ const (
 )
 
 func application(replicas int, change ...func(*api.Microservice)) api.Application {
+	zero := 0
 	m := api.Microservice{
 		Name: "web", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 100, Replicas: &replicas,
+		Update: &api.Update{Surge: &zero, MinHealthyTime: &zero}, // most tests are about a single instance
 	}
 	for _, f := range change {
 		f(&m)
@@ -408,10 +411,12 @@ func TestRandomInputsWithCrashesConverge(t *testing.T) {
 		id := func() api.ClusterID { return []api.ClusterID{"a", "b", "c"}[rng.IntN(3)] }
 		for range 80 {
 			var in Input
-			switch rng.IntN(18) {
+			switch rng.IntN(20) {
 			case 0:
 				in = Apply{Tenant: "acme", Spec: application(rng.IntN(9), code([]string{"1", "2", "3"}[rng.IntN(3)]), func(m *api.Microservice) {
-					m.Priority = api.Priorities[rng.IntN(len(api.Priorities))]
+					if m.Priority = api.Priorities[rng.IntN(len(api.Priorities))]; rng.IntN(3) > 0 {
+						m.Update = nil
+					}
 				})}
 			case 1:
 				in = Apply{Tenant: "acme", Spec: application(rng.IntN(4), exclusive)}
@@ -449,6 +454,9 @@ func TestRandomInputsWithCrashesConverge(t *testing.T) {
 			case 16:
 				tw := w.twins[id()]
 				tw.full = !tw.full
+			case 18, 19:
+				actions := []RollOutAction{PauseRollOut, ResumeRollOut, PromoteRollOut, UndoRollOut}
+				in = RollOut{Service: web, Action: actions[rng.IntN(len(actions))], By: "bob"}
 			case 17: // web is removed from it
 				app := application(0)
 				app.Services[0].Name = "other"
@@ -473,6 +481,7 @@ func TestRandomInputsWithCrashesConverge(t *testing.T) {
 			clear(tw.violated)
 			w.do(JoinCluster{Info: api.ClusterInfo{ID: tw.id}})
 		}
+		w.do(RollOut{Service: web, Action: ResumeRollOut})
 		w.pass(2 * time.Minute)
 		w.checkBooks()
 		if s, ok := w.c.Service(web); ok {

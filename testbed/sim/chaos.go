@@ -401,6 +401,13 @@ func (c *chaos) end() {
 	w := c.w
 	w.note("world", "all faults end")
 	c.ended = true
+	for i := range 40 {
+		w.after(time.Duration(i+1)*goOnEvery, func() {
+			for _, p := range c.people {
+				p.goOn()
+			}
+		})
+	}
 	w.registryDown = false
 	w.healthy = !c.staysSick
 	w.quality.Loss, w.quality.Double = 0, 0

@@ -23,12 +23,14 @@ const Help = `cluster C [preempt] [N [CPU/MEM]]...   a cluster with nodes, in th
 node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
                              keys: replicas vcpus memory exclusive one_shot attempts stop (on_disconnect) grace image clusters node
+                             parallelism surge canaries healthy deadline (of its update, s) norollback
                              priority gpus volume (NAME:MIB of disk, local) label near (SERVICE:MS of round trip) rigidness (of label and near, s)
                              startup readiness liveness (INTERVAL:FAILURES of a check)
 set C/N KEY=VALUE...         what a node is from now on: gpus=N, storage=MIB, put=MS in the latency space, release=old|new, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
 scale T/APP.SERVICE N        how many are wanted
 delete T/APP                 withdraw an application
+rollout status|history|pause|resume|promote|undo T/APP.SERVICE
 local C T/APP.SERVICE N      the cluster's operator scales
 cordon|uncordon|drain|remove C/N
 forget C                     the root forgets a cluster
@@ -96,6 +98,8 @@ func (c *Console) do(command string) (string, error) {
 			return "", err
 		}
 		return "", c.ask(root.Scale{Service: serviceID(arg(0)), Replicas: n})
+	case "rollout":
+		return c.rollOut(arg(0), serviceID(arg(1)))
 	case "delete":
 		return "", c.ask(root.DeleteApp{App: appID(arg(0))})
 	case "forget":
@@ -237,6 +241,8 @@ func parseService(t api.Tenant, words []string) (api.Microservice, error) {
 			m.Memory, err = strconv.ParseInt(value, 10, 64)
 		case "grace":
 			m.StopGrace, err = strconv.Atoi(value)
+		case "parallelism", "surge", "canaries", "healthy", "deadline", "norollback":
+			err = updated(&m, name, value)
 		case "exclusive":
 			m.Exclusive = true
 		case "one_shot":
@@ -262,7 +268,51 @@ func parseService(t api.Tenant, words []string) (api.Microservice, error) {
 	return m, nil
 }
 
+// updated sets a field of the service's update.
+func updated(m *api.Microservice, name, value string) (err error) {
+	if m.Update == nil {
+		m.Update = &api.Update{}
+	}
+	n, no := 0, false
+	if name != "norollback" {
+		n, err = strconv.Atoi(value)
+	}
+	switch name {
+	case "parallelism":
+		m.Update.Parallelism = n
+	case "surge":
+		m.Update.Surge = &n
+	case "canaries":
+		m.Update.Canaries = n
+	case "healthy":
+		m.Update.MinHealthyTime = &n
+	case "deadline":
+		m.Update.Deadline = n
+	case "norollback":
+		m.Update.AutoRollback = &no
+	}
+	return err
+}
+
 func (c *Console) ask(in root.Input) error { return c.w.root.proc.give(in).err }
+
+// rollOut shows a service's roll-out or acts on it.
+func (c *Console) rollOut(what string, id api.ServiceID) (string, error) {
+	core := c.w.root.core
+	switch what {
+	case "status":
+		r, _ := core.RollOut(id)
+		return r.Standing() + "\n", nil
+	case "history":
+		out := ""
+		h, _ := core.RollOutHistory(id)
+		for _, v := range h.Versions {
+			out += fmt.Sprintf("%s  %s  by %s\n", v.Code, v.Result, v.By)
+		}
+		return out, nil
+	}
+	return "", c.ask(root.RollOut{Service: id, Action: root.RollOutAction(what), By: "scenario"})
+}
 
 func (c *Console) local(args []string) error {
 	if len(args) != 3 {

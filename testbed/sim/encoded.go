@@ -60,6 +60,8 @@ func describe(msg any) string {
 		return fmt.Sprintf("Alive %d.%d gen %d", m.Boot, m.Seq, m.Gen)
 	case wire.Lease:
 		return fmt.Sprintf("Lease %d.%d gen %d%s", m.Boot, m.Seq, m.Gen, wants(m.RequestWhole))
+	case wire.FetchWorkload:
+		return fmt.Sprintf("fetch %s", key(m.Key))
 	case wire.CreateWorkload:
 		return fmt.Sprintf("create %s attempt %d", key(m.Key), m.Attempt)
 	case wire.StartWorkload:

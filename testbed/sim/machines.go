@@ -22,6 +22,8 @@ type RootMachine struct {
 	name string
 	core *root.Core
 	proc process[root.Input]
+
+	shown map[api.InstanceID]api.Instance // as of the step before
 }
 
 // ClusterMachine runs a cluster orchestrator and, unless the broker is an
@@ -82,7 +84,7 @@ type NodeMachine struct {
 }
 
 func (w *World) addRoot() *RootMachine {
-	m := &RootMachine{w: w, name: "root"}
+	m := &RootMachine{w: w, name: "root", shown: map[api.InstanceID]api.Instance{}}
 	m.proc = process[root.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: root.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.proc.holds = m.holds
@@ -103,6 +105,10 @@ func (m *RootMachine) start() {
 	if err := m.core.Restore(m.proc.disk.load(m.w.chance)); err != nil {
 		m.w.violate("restore", m.name, "%v", err)
 		return
+	}
+	clear(m.shown)
+	for _, in := range m.core.Instances("") {
+		m.shown[in.ID] = in
 	}
 	m.w.note(m.name, "starts")
 	m.proc.start(m.core, root.Start{})
@@ -125,6 +131,7 @@ func (m *RootMachine) fell() {
 func (m *RootMachine) send(e wire.Envelope) {
 	if c, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
 		m.w.checkChange(c)
+		m.checkReplaced(c)
 		return
 	}
 	id, ok := strings.CutPrefix(string(e.To), "cluster/")

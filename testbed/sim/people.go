@@ -48,9 +48,11 @@ func (p *person) act() {
 	if p.exists && w.opts.Only == OnlySilence {
 		return // nothing else changes
 	}
-	switch r := w.chance.IntN(10); {
+	switch r := w.chance.IntN(12); {
 	case !p.exists:
 		p.apply(p.design(1 + w.chance.IntN(3)))
+	case r >= 10:
+		p.steer()
 	case r < 4:
 		i := w.chance.IntN(len(p.services))
 		p.scale(i, w.chance.IntN(6))
@@ -122,6 +124,9 @@ func (p *person) newService(name string) promised {
 		m.Constraints = []api.Constraint{{Type: "direct", Cluster: c.name, Node: "n1;n2"}}
 	}
 	p.wishes(&m)
+	if !m.OneShot {
+		m.Update = w.newUpdate(m.Exclusive)
+	}
 	m.Replicas = &replicas
 	m = w.opts.checks(w.opts.Only.plain(m))
 	return promised{m, replicas}
@@ -234,7 +239,7 @@ func (p *person) unkept(say sayFunc) {
 		if s.Replicas != want.replicas && !p.loose[id] {
 			say(string(id), "has %d replicas, want %d", s.Replicas, want.replicas)
 		}
-		if s.Spec.Code != want.spec.Code {
+		if s.Spec.Code != want.spec.Code && !p.w.returned(id, want.spec.Code) {
 			say(string(id), "runs %s, want %s", s.Spec.Code, want.spec.Code)
 		}
 		have := 0

@@ -22,6 +22,7 @@ type process[In any] struct {
 	tick  In
 
 	core   step.Core[In]
+	input  In // of the last step
 	alive  bool
 	paused bool
 	inbox  []In
@@ -65,6 +66,7 @@ func (p *process[In]) give(in In) answer {
 
 func (p *process[In]) step(in In) answer {
 	p.w.steps++
+	p.input = in
 	if p.last != p.w.now {
 		p.last, p.burst = p.w.now, 0
 	}

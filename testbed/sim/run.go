@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,6 +112,9 @@ func (w *World) isSick(instance string) bool {
 	sick := func(code string) bool {
 		kind := code[strings.LastIndexByte(code, ':')+1:]
 		return kind == "crash" || kind == "flaky" || kind == "missing"
+	}
+	if h, ok := w.root.core.RollOutHistory(api.ServiceID(instance)); ok { // it is a service, with a roll-out
+		return slices.ContainsFunc(h.Versions, func(v api.RollOutVersion) bool { return sick(v.Code) })
 	}
 	for _, in := range w.root.core.Instances("") {
 		if string(in.ID) != instance {

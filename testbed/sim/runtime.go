@@ -54,6 +54,33 @@ func (r *FakeRuntime) find(k wire.Key) *workload {
 	return nil
 }
 
+// Fetch fetches an image.
+func (r *FakeRuntime) Fetch(o wire.FetchWorkload) { r.enqueue(o.Key, func() { r.fetch(o) }) }
+
+func (r *FakeRuntime) fetch(o wire.FetchWorkload) {
+	e := wire.WorkloadEvent{Key: o.Key, Phase: wire.WorkloadFetched}
+	if r.down {
+		e.Reason, e.Detail = api.ReasonRuntimeDown, runtimeDownDetail
+		r.finish(o.Key, e)
+		return
+	}
+	era := r.era
+	r.w.after(r.w.runtimeDelay(), func() {
+		if r.era != era {
+			return
+		}
+		switch {
+		case r.down:
+			e.Reason, e.Detail = api.ReasonRuntimeDown, runtimeDownDetail
+		case strings.HasSuffix(o.Spec.Code, ":missing") && r.w.sick():
+			e.Reason, e.Detail = api.ReasonImageNotFound, "no such image "+o.Spec.Code
+		case r.w.registryDown:
+			e.Reason, e.Detail = api.ReasonRegistryDown, "the registry cannot be reached"
+		}
+		r.finish(o.Key, e)
+	})
+}
+
 // Create implements wire.WorkloadOrderHandler, as do the methods below. Orders of one
 // placement are carried out in turn, but guards at once: they do not depend on the runtime.
 func (r *FakeRuntime) Create(o wire.CreateWorkload) { r.enqueue(o.Key, func() { r.create(o) }) }

@@ -58,6 +58,12 @@ func (w *World) unsettled() []complaint {
 	for _, in := range w.root.core.Instances("") {
 		w.compare(in, say)
 	}
+	for _, s := range w.root.core.Services("") {
+		if !s.Spec.OneShot && (s.RollOut == api.RollOutProgressing || s.RollOut == api.RollOutRollingBack) {
+			r, _ := w.root.core.RollOut(s.ID)
+			say(string(s.ID), "its roll-out is %s", r.Standing())
+		}
+	}
 	w.orphans(say)
 	if w.Network {
 		w.misled(say)
@@ -142,12 +148,14 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	w.comparePlace(in, live[0], say)
 }
 
-// rollingOut reports whether the rollout of the service's newest specification waits for an
-// instance that does not run. Until it runs the other instances keep the old one by design;
-// if it has failed for good, they keep it for good.
+// rollingOut reports whether instances may have an earlier version by design: a roll-out waits for a
+// person, has failed for good, or is one of a one-shot, which waits for an instance that does not run.
 func (w *World) rollingOut(s api.Service) bool {
+	if s.RollOut == api.RollOutPaused || s.RollOut == api.RollOutCanary || s.RollOut == api.RollOutFailed {
+		return true
+	}
 	for _, in := range w.root.core.Instances(s.ID.Tenant()) {
-		if in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed && in.State != api.Dormant {
+		if s.Spec.OneShot && in.Service == s.ID && in.Spec == s.SpecRev && in.State != api.Running && in.State != api.Completed && in.State != api.Dormant {
 			return true
 		}
 	}

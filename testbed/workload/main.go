@@ -115,6 +115,13 @@ func serve([]string) (int, error) {
 	if err != nil {
 		return 2, err
 	}
+	if wait := os.Getenv("LISTEN_AFTER"); wait != "" {
+		d, err := time.ParseDuration(wait)
+		if err != nil {
+			return 2, fmt.Errorf("LISTEN_AFTER: %w", err)
+		}
+		time.Sleep(d)
+	}
 	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(port)))
 	if err != nil {
 		return 1, err

@@ -53,6 +53,7 @@ type instance struct {
 	assignedGen   api.Generation   // generation of its node's desired set that placed it there
 	lostReason    api.Reason       // why it lost its last place
 	searchUntil   time.Time        // end of the search for a node; zero: the search has not begun
+	fetchFailed   bool             // its node runs an earlier placement, because it cannot fetch the image; Reason says why
 	allStopped    bool             // it is leaving, and its nodes report that all its processes have ended
 	shownPosition *api.Position    // last position that was reported to the root
 	positions     uint64           // relations.Machine.LastMove at the last attempt to place it
@@ -202,11 +203,19 @@ func (m *Machine) changed(in *instance) {
 	m.publish(in)
 }
 
+// serving reports whether the instance takes requests. One that is not on the overlay network does
+// as soon as it runs.
+func (in *instance) serving() bool {
+	unchecked := !in.Address.IsValid() && in.Reason != api.ReasonNotReady && in.Reason != api.ReasonUnhealthy
+	return in.State == api.Running && (in.Ready || unchecked)
+}
+
 // view returns the observation that is reported to the root. It names no nodes.
 func (in *instance) view() api.Observed {
 	o := api.Observed{
 		Instance: in.id(), Epoch: in.Epoch, State: in.State, Reason: in.Reason, Detail: in.Detail,
 		Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode, HandedBack: in.HandedBack, Local: in.Local, Address: in.Address,
+		Ready: in.serving(),
 	}
 	o.Violated, o.Moves = in.Violated, slices.Clone(in.Moves) // they are pruned in place
 	if in.NoBetterNode && in.Violated != "" {

@@ -60,8 +60,12 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 	}
 	// A moving instance takes new flows on its old node until its next placement runs. Then
 	// the old node is ordered to end it.
+	// So does an instance whose next placement is on the same node, while the node fetches the image
+	// of that.
 	stays, ok := n.set.Kept(id)
-	if here && be.Epoch == in.Epoch && in.State == api.Running && !in.Leaving && !in.Withdrawn || ok && be.Epoch == stays.Epoch {
+	wanted := here && !in.Leaving && !in.Withdrawn
+	fetching := in.State == api.NodeScheduled && be.Epoch < in.Epoch && o.Reason != api.ReasonUpdated
+	if wanted && (be.Epoch == in.Epoch && in.State == api.Running || fetching) || ok && be.Epoch == stays.Epoch {
 		be.State = api.BackendUp
 	}
 	return be

@@ -294,7 +294,7 @@ func (n *node) assign(in *instance) {
 	delete(n.leaving, id)
 	n.assigned[id] = in
 	n.account.Assign(id, in.demand.request.Urgency)
-	n.claims[id] = n.claims[id].Max(in.demand.takes.Claim)
+	n.claims[id] = n.account.Booked(id).Max(in.demand.takes.Claim) // one that has ended takes nothing beside it
 	n.account.Publish(id, in.demand.takes.Ports)
 	n.set.Put(in.assignment())
 	claim := in.demand.takes.Claim

@@ -221,7 +221,7 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	}
 	in.Epoch++
 	in.Node, in.HandedBack, in.Moving, in.GivenUp, in.NoBetterNode, in.why = id, false, false, false, false, nil
-	in.Violated = ""
+	in.Violated, in.fetchFailed = "", false
 	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
 	n := m.nodes[id]
 	n.set.EndKept(in.id())

@@ -125,13 +125,35 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 		m.bookReported(n, o.Instance)
 	}
 	// A late report of a silent node counts once the node is back.
-	if in := n.assigned[o.Instance]; in != nil && in.Epoch == o.Epoch && !o.Stopped && !n.Silent {
-		m.observed(n, in, o)
+	if in := n.assigned[o.Instance]; in != nil && !o.Stopped && !n.Silent {
+		switch {
+		case in.Epoch == o.Epoch:
+			m.observed(n, in, o)
+		case o.Epoch < in.Epoch:
+			m.keepsEarlier(in, o)
+		}
 	}
 	if in := m.instances[o.Instance]; in != nil && in.Leaving && !in.allStopped && m.nothingRuns(in) {
 		in.allStopped = true
 		m.publish(in)
 	}
+}
+
+// keepsEarlier handles a node's observation that it still runs the placement before the present one,
+// because it fetches the image of the present one first. The reason says why it failed to.
+func (m *Machine) keepsEarlier(in *instance, o api.Observed) {
+	if in.State != api.NodeScheduled || o.State != api.Running || o.Reason == api.ReasonUpdated {
+		return
+	}
+	if in.Reason == o.Reason && in.Detail == o.Detail {
+		return
+	}
+	if o.Reason == api.ReasonNone && in.Reason != api.ReasonNone && !in.fetchFailed {
+		return // the reason is why it was placed there
+	}
+	in.fetchFailed = o.Reason != api.ReasonNone
+	in.Reason, in.Detail = o.Reason, step.Clip(o.Detail)
+	m.changed(in)
 }
 
 // nothingRuns reports whether each node that the withdrawn instance leaves has reported
@@ -285,7 +307,6 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	if o.State == api.Running || ended {
 		m.endKeptIfReplaced(in)
 	}
-	// Ready is not reported to the root, but it is saved for a restart.
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {

@@ -237,7 +237,7 @@ type Facts struct {
 func (m *Machine) Send(f Facts) {
 	rep := wire.Report{
 		Cluster: m.cfg.Cluster, Boot: m.fx.Boot, Seq: m.seq, Gen: m.gen, Desired: m.wanted, Known: m.known,
-		Whole: m.whole, Aggregate: f.Aggregate, Net: f.Net,
+		Whole: m.whole, Readiness: true, Aggregate: f.Aggregate, Net: f.Net,
 	}
 	for _, id := range f.All {
 		m.dirty[id] = 0

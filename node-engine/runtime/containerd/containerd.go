@@ -153,6 +153,12 @@ func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
 	return failure("create", w.Key, r.create(ctx, w))
 }
 
+// Fetch implements runtime.Fetcher.
+func (r *Runtime) Fetch(ctx context.Context, w runtime.Workload) error {
+	_, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w)
+	return failure("fetch the image of", w.Key, err)
+}
+
 func (r *Runtime) Start(ctx context.Context, k wire.Key) error {
 	return failure("start", k, r.start(ctx, runtime.ID(k)))
 }

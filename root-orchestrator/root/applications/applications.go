@@ -14,6 +14,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -44,6 +45,7 @@ type service struct {
 	id        api.ServiceID
 	app       *App              // nil if no application has the service
 	spec      *api.Microservice // nil if app is nil
+	extra     int               // instances in addition to the replicas, during a roll-out
 	instances map[api.InstanceID]*Instance
 }
 
@@ -197,7 +199,8 @@ func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
 }
 
 // Apply replaces an application's SLA. Each service whose SLA differs gets a new revision from
-// next. Apply returns the services that the application no longer has.
+// next, or that of instances which have the same SLA, so that a return to it does not replace them.
+// Apply returns the services that the application no longer has.
 func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
 	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
 	before := maps.Collect(a.services())
@@ -218,7 +221,11 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 		v.Replicas, v.ID = nil, ""
 		replicas[id], revs[id] = want, a.SpecRevs[id]
 		if old := before[id]; old == nil || !same(old, v) {
-			revs[id] = next()
+			if revs[id] = m.revisionOf(id, old, v); revs[id] == 0 {
+				revs[id] = next()
+			}
+			differs = true
+		} else if !reflect.DeepEqual(old.Update, v.Update) {
 			differs = true
 		}
 		differs = differs || !had || a.Replicas[id] != want
@@ -246,10 +253,35 @@ func (m *Machine) Revise(id api.ServiceID, next func() api.Revision) {
 	}
 }
 
+// same reports whether two SLAs differ in nothing but update, which instances do not depend on.
 func same(a, b *api.Microservice) bool {
-	x, _ := json.Marshal(a)
-	y, _ := json.Marshal(b)
-	return string(x) == string(y)
+	x, y := *a, *b
+	x.Update, y.Update = nil, nil
+	p, _ := json.Marshal(x)
+	q, _ := json.Marshal(y)
+	return string(p) == string(q)
+}
+
+// revisionOf returns the revision of instances of a service that have the SLA is, or 0. The service
+// has the SLA was at present. The addresses of the instances must not differ from those that the
+// service has with is.
+func (m *Machine) revisionOf(id api.ServiceID, was, is *api.Microservice) api.Revision {
+	s := m.services[id]
+	if s == nil || was == nil || !reflect.DeepEqual(was.Addresses, is.Addresses) {
+		return 0
+	}
+	seen := map[api.Revision]bool{}
+	for _, k := range step.Keys(s.instances) {
+		in := s.instances[k]
+		if in.Leaving || seen[in.SpecRev] {
+			continue
+		}
+		now := m.AddressesOf(id, k.Number())
+		if seen[in.SpecRev] = true; same(in.Spec, is) && in.Addresses.RoundRobin == now.RoundRobin && in.Addresses.Closest == now.Closest {
+			return in.SpecRev
+		}
+	}
+	return 0
 }
 
 // Scale sets the number of a service's replicas and returns the earlier one. Errors: ErrNotFound,

@@ -78,26 +78,73 @@ func TestSurplusPrefersInstancesThatDoNotRun(t *testing.T) {
 	}
 }
 
-func TestANewSLAIsRolledOutOneByOne(t *testing.T) {
-	m := newShop(3)
+func TestAReturnToAnSLAReplacesNoInstanceThatHasIt(t *testing.T) {
+	m := newShop(2)
 	m.run()
-	m.Become(web.Instance(2), api.Requested, api.ReasonNoCluster, "")
-	m.apply(3, "2")
-	if got := m.Outdated(web); !slices.Equal(got, []api.InstanceID{web.Instance(2)}) {
-		t.Errorf("outdated %v, want #2, which does not run", got)
+	first := m.Get(web.Instance(0)).SpecRev
+	m.apply(2, "2")
+	m.Update(web.Instance(1))
+	if app := m.App(shop); app.SpecRevs[web] == first {
+		t.Fatalf("the service has revision %d, want a new one", first)
 	}
-	m.Update(web.Instance(2))
-	if got := m.RollOut(web); len(got) != 2 {
-		t.Errorf("rolled out to %v, want #0 or #1: #2 fits nowhere and must not block them", got)
+	m.apply(2, "1")
+	if app := m.App(shop); app.SpecRevs[web] != first {
+		t.Errorf("the service has revision %d, want %d, which #0 has", app.SpecRevs[web], first)
 	}
-	m.Update(web.Instance(0))
-	m.Become(web.Instance(0), api.NodeScheduled, api.ReasonNone, "")
-	if got := m.RollOut(web); len(got) != 0 {
-		t.Errorf("rolled out to %v while #0 does not run yet, want 0 of got", got)
+}
+
+func TestAChangeOfUpdateAloneIsNoNewVersion(t *testing.T) {
+	m := newShop(2)
+	m.run()
+	m.TakeChanged()
+	n, was := 2, m.App(shop).SpecRevs[web]
+	v := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", Code: "1", Replicas: &n, Update: &api.Update{Parallelism: 2}}
+	m.Apply(&Request{Tenant: "acme", Spec: api.Application{Name: "shop", Namespace: "prod", Services: []api.Microservice{v}}}, func() api.Revision { m.rev++; return m.rev })
+	if apps, _ := m.TakeChanged(); len(apps) != 1 || m.App(shop).SpecRevs[web] != was {
+		t.Errorf("%d applications changed, the service has revision %d; want 1 and %d", len(apps), m.App(shop).SpecRevs[web], was)
 	}
-	m.Become(web.Instance(0), api.Running, api.ReasonNone, "")
-	if got := m.RollOut(web); !slices.Equal(got, []api.InstanceID{web.Instance(1)}) {
-		t.Errorf("rolled out to %v, want #1", got)
+	in := m.Get(web.Instance(0))
+	if a := in.Assignment("a", epoch); a.Spec.Update != nil {
+		t.Errorf("clusters get update %+v, want none", a.Spec.Update)
+	}
+}
+
+func TestAdditionalInstancesAreTheFirstToGo(t *testing.T) {
+	m := newShop(2)
+	m.run()
+	m.SetExtra(web, 1)
+	m.run()
+	for n := range 3 {
+		m.Observe(web.Instance(n), &api.Observed{Instance: web.Instance(n), Epoch: m.Get(web.Instance(n)).Epoch, State: api.Running, Ready: n != 1})
+	}
+	m.SetExtra(web, 0)
+	if got, _ := m.Surplus(web); !slices.Equal(got, []api.InstanceID{web.Instance(1)}) {
+		t.Errorf("surplus %v, want #1, which takes no requests", got)
+	}
+	m.Observe(web.Instance(1), &api.Observed{Instance: web.Instance(1), Epoch: m.Get(web.Instance(1)).Epoch, State: api.Running, Ready: true})
+	if got, _ := m.Surplus(web); !slices.Equal(got, []api.InstanceID{web.Instance(2)}) {
+		t.Errorf("surplus %v, want #2, the highest number", got)
+	}
+}
+
+func TestASmallerSLAFitsInPlace(t *testing.T) {
+	was := api.Microservice{Code: "1", Memory: 100, VCPUs: 1, Arch: []string{"amd64"}}
+	in := Instance{Spec: &was}
+	for name, tt := range map[string]struct {
+		change func(*api.Microservice)
+		fits   bool
+	}{
+		"other code":   {func(m *api.Microservice) { m.Code, m.Cmd = "2", []string{"x"} }, true},
+		"less memory":  {func(m *api.Microservice) { m.Memory = 50 }, true},
+		"more memory":  {func(m *api.Microservice) { m.Memory = 200 }, false},
+		"another arch": {func(m *api.Microservice) { m.Arch = []string{"arm64"} }, false},
+		"a port":       {func(m *api.Microservice) { m.Port = "80" }, false},
+	} {
+		is := was
+		tt.change(&is)
+		if got := in.FitsInPlace(&is); got != tt.fits {
+			t.Errorf("%s: fits %v, want %v", name, got, tt.fits)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ func Changes(was, is api.Application) (out []api.FieldChange) {
 		m := &is.Services[i]
 		name := m.Name + "." + m.Namespace
 		if before := old[name]; before != nil {
-			out = append(out, fieldChanges(name, before, m)...)
+			out = append(out, FieldChanges(name, before, m)...)
 		} else {
 			out = append(out, api.FieldChange{Path: name, New: counted(m)})
 		}
@@ -44,7 +44,8 @@ func counted(m *api.Microservice) string {
 	return strconv.Itoa(*m.Replicas) + " instances"
 }
 
-func fieldChanges(service string, was, is *api.Microservice) (out []api.FieldChange) {
+// FieldChanges returns the differences between two versions of a service.
+func FieldChanges(service string, was, is *api.Microservice) (out []api.FieldChange) {
 	a, b := reflect.ValueOf(*was), reflect.ValueOf(*is)
 	for i := range a.NumField() {
 		name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")

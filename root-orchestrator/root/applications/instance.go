@@ -29,6 +29,7 @@ type Instance struct {
 	Failures   int                  `json:"failures,omitempty"` // under Spec; see api.Observed
 	ExitCode   *int                 `json:"exit_code,omitempty"`
 	Address    netip.Addr           `json:"address,omitzero"` // on the overlay network
+	Ready      bool                 `json:"ready,omitempty"`  // it takes requests
 	Leaving    bool                 `json:"leaving,omitempty"`
 	HandedBack bool                 `json:"handed_back,omitempty"` // its cluster handed it back, or is silent
 	Created    time.Time            `json:"created"`
@@ -110,8 +111,10 @@ func (in *Instance) Digest(id api.ClusterID) api.Digest {
 
 // Assignment returns the instance's assignment to a cluster, without the part about links.
 func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment {
+	spec := *in.Spec
+	spec.Update = nil // for the root only
 	return wire.Assignment{
-		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: *in.Spec,
+		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: spec,
 		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
 		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values,
 	}
@@ -159,6 +162,14 @@ func (m *Machine) InstancesOf(id api.ServiceID) []api.InstanceID {
 		return step.Keys(s.instances)
 	}
 	return nil
+}
+
+// Count returns the number of a service's instances; 0 if there is no such service.
+func (m *Machine) Count(id api.ServiceID) int {
+	if s := m.services[id]; s != nil {
+		return len(s.instances)
+	}
+	return 0
 }
 
 // EachOf yields a service's instances in no order; none if there is no such service.
@@ -226,6 +237,7 @@ func (m *Machine) Adopt(at api.ClusterID, o *api.Observed) {
 	m.Add(o.Instance)
 	in := m.instances[o.Instance]
 	in.Cluster, in.Epoch, in.State, in.Reason, in.Detail, in.Address, in.Tries = at, o.Epoch, o.State, o.Reason, o.Detail, o.Address, 1
+	in.Ready = o.Ready
 	in.Placements = []api.Placement{{Epoch: o.Epoch, Cluster: at, At: m.wall, Reason: api.ReasonScaledLocally}}
 	m.AddReplicas(o.Instance.Service(), 1)
 	m.Change(in.ID)
@@ -272,7 +284,7 @@ func (m *Machine) Assign(id api.InstanceID, at api.ClusterID, epoch api.Epoch, s
 }
 
 func (in *Instance) forgetObserved() {
-	in.ExitCode, in.Address, in.Violated, in.Devices, in.Position = nil, netip.Addr{}, "", nil, nil
+	in.ExitCode, in.Address, in.Ready, in.Violated, in.Devices, in.Position = nil, netip.Addr{}, false, "", nil, nil
 }
 
 // placed adds the instance's placement to its history.
@@ -457,10 +469,10 @@ func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool)
 		return false, false
 	}
 	restarts, failures := o.Counts(in.Restarts, in.Failures)
-	changed = in.Address != o.Address || in.Epoch != o.Epoch || in.Restarts != restarts || in.Failures != failures ||
+	changed = in.Address != o.Address || in.Ready != o.Ready || in.Epoch != o.Epoch || in.Restarts != restarts || in.Failures != failures ||
 		!equal(in.ExitCode, o.ExitCode) || in.Violated != o.Violated || !slices.Equal(in.Devices, o.Devices)
 	in.Epoch, in.Restarts, in.Failures, in.ExitCode, in.Address = o.Epoch, restarts, failures, o.ExitCode, o.Address
-	in.Violated, in.Devices, in.Moves = o.Violated, o.Devices, wire.MergeMoves(in.Moves, o.Moves, m.wall)
+	in.Ready, in.Violated, in.Devices, in.Moves = o.Ready, o.Violated, o.Devices, wire.MergeMoves(in.Moves, o.Moves, m.wall)
 	if o.Position != nil {
 		in.Position = o.Position
 	}

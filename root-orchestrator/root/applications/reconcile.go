@@ -19,7 +19,15 @@ func (s *service) wanted() int {
 	if s.app == nil || s.app.Leaving {
 		return 0
 	}
-	return s.app.Replicas[s.id]
+	return s.app.Replicas[s.id] + s.extra
+}
+
+// SetExtra sets how many instances a service should have in addition to its replicas, during a
+// roll-out. It accepts unknown services.
+func (m *Machine) SetExtra(id api.ServiceID, n int) {
+	if s := m.services[id]; s != nil {
+		s.extra = n
+	}
 }
 
 func (s *service) live() (out []*Instance) {
@@ -33,7 +41,7 @@ func (s *service) live() (out []*Instance) {
 
 // Surplus returns the instances above the service's number of replicas, and the reason to withdraw
 // them. Instances that neither run nor have completed come first, then completed ones, then running
-// ones; among equals, the highest number comes first.
+// ones, then those that take requests; among equals, the highest number comes first.
 func (m *Machine) Surplus(id api.ServiceID) ([]api.InstanceID, api.Reason) {
 	s := m.services[id]
 	live := s.live()
@@ -52,10 +60,12 @@ func (m *Machine) Surplus(id api.ServiceID) ([]api.InstanceID, api.Reason) {
 }
 
 func (in *Instance) keepRank() int {
-	switch in.State {
-	case api.Running:
+	switch {
+	case in.TakesRequests(), in.State == api.Dormant:
+		return 3
+	case in.State == api.Running:
 		return 2
-	case api.Completed:
+	case in.State == api.Completed:
 		return 1
 	}
 	return 0
@@ -77,43 +87,35 @@ func (m *Machine) Missing(id api.ServiceID) (out []api.InstanceID) {
 	return out
 }
 
-// Outdated returns the instances that do not run and do not have the newest SLA. They are updated
-// at once. It accepts unknown services.
-func (m *Machine) Outdated(id api.ServiceID) (out []api.InstanceID) {
-	s := m.services[id]
-	if s == nil || s.app == nil {
-		return nil
-	}
-	for _, in := range s.live() {
-		if in.SpecRev != s.app.SpecRevs[id] && in.State != api.Running {
-			out = append(out, in.ID)
-		}
-	}
-	return out
+// TakesRequests reports whether the instance is observed to take requests.
+func (in *Instance) TakesRequests() bool {
+	return in.State == api.Running && in.Ready && in.Reason != api.ReasonClusterLost && in.Reason != api.ReasonRuntimeDown
 }
 
-// RollOut returns the running instances that do not have the newest SLA, or none while the result
-// of an earlier update is open. Instances are updated one at a time, so that an SLA that does not
-// work stops at one instance. It accepts unknown services.
-func (m *Machine) RollOut(id api.ServiceID) (out []api.InstanceID) {
-	s := m.services[id]
-	if s == nil || s.app == nil {
-		return nil
+// FitsInPlace reports whether an instance with the SLA is fits where the instance is: it needs no
+// more resources, and nothing else of its place.
+func (in *Instance) FitsInPlace(is *api.Microservice) bool {
+	if !is.Needs().Fits(in.Spec.Needs()) {
+		return false
 	}
-	for _, in := range s.live() {
-		switch newest := in.SpecRev == s.app.SpecRevs[id]; {
-		case newest && in.undecided():
-			return nil
-		case !newest && in.State == api.Running:
-			out = append(out, in.ID)
-		}
+	was, now := *in.Spec, *is
+	if len(was.Files) > 0 == (len(now.Files) > 0) {
+		was.Files, now.Files = nil, nil // otherwise it needs a node that has files
 	}
-	return out
+	if (was.Health == nil) == (now.Health == nil) {
+		was.Health, now.Health = nil, nil // likewise
+	}
+	for _, v := range []*api.Microservice{&was, &now} {
+		v.Code, v.Cmd, v.Environment, v.Callers, v.Calls = "", nil, nil, nil, nil
+		v.Memory, v.VCPUs, v.Storage, v.BandwidthIn, v.BandwidthOut = 0, 0, 0, 0, 0
+		v.StopGrace, v.OnDisconnect, v.MaxAttempts, v.Priority = 0, "", 0, ""
+	}
+	return same(&was, &now)
 }
 
-// undecided reports whether it is still open if the instance's SLA works. An instance that no cluster
+// Undecided reports whether it is still open if the instance's SLA works. An instance that no cluster
 // can host does not count: it must not block the others.
-func (in *Instance) undecided() bool {
+func (in *Instance) Undecided() bool {
 	switch in.State {
 	case api.Running, api.Completed, api.Dormant:
 		return false
