@@ -40,7 +40,7 @@ func (c *cli) applyCmd() *cobra.Command {
 progress: one line for each event, with the time since the first event and the tier
 that reported it. Ctrl-C stops following; the roll-out continues. The command exits
 with 1 as soon as an instance has failed for good, with 3 if an instance could not
-be placed within --timeout, with 4 if one was placed but is not running by then.`,
+be placed within --timeout, with 4 if one was placed but does not run, or is not ready, by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
 			apps, since, err := c.apply(ctx, a, file, ifMatch)
@@ -301,6 +301,9 @@ func (c *cli) unfinished(ctx context.Context, a *client.Client, app api.App, pro
 	}
 	for _, i := range progress.Unsettled() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
+	}
+	if u := progress.Unready(); len(u) > 0 {
+		return fmt.Errorf("%s: %d of %d instances run and are ready, %s; the roll-out continues: %w", name, n, wanted, c.unready(u), err)
 	}
 	return fmt.Errorf("%s: %d of %d instances run; the roll-out continues: %w", name, n, wanted, err)
 }

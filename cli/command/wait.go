@@ -50,7 +50,7 @@ otherwise with 4.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&what, "for", "running", "state to wait for: running, completed or deleted")
+	f.StringVar(&what, "for", "running", "state to wait for: running (and ready), completed or deleted")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up after this time")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(waitStates, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -81,7 +81,15 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	for _, i := range p.Unsettled() {
 		c.say("  %s is %s %s %s", c.progress().Short(string(i.ID)), output.StateOf(i), i.Reason, i.Detail)
 	}
+	if u := p.Unready(); what == "running" && len(u) > 0 {
+		return fmt.Errorf("%s is not %s yet, %s: %w", name, what, c.unready(u), err)
+	}
 	return fmt.Errorf("%s is not %s yet: %w", name, what, err)
+}
+
+// unready describes instances that run and whose health checks have not passed.
+func (c *cli) unready(u []api.Instance) string {
+	return fmt.Sprintf("%d not ready, because health checks have not passed (treeline why %s)", len(u), c.progress().Short(string(u[0].ID)))
 }
 
 // unreachable returns why a state cannot be reached without a change of the SLA or of the number of

@@ -68,14 +68,21 @@ func (p *Progress) SetInstance(i api.Instance) {
 // DeleteInstance removes an instance.
 func (p *Progress) DeleteInstance(id api.InstanceID) { delete(p.instances, id) }
 
-// settled reports whether the instance is current and running, completed or dormant.
+// settled reports whether the instance is current and running, completed or dormant. An instance that
+// runs must have passed its health checks.
 func settled(i api.Instance, s api.Service) bool {
-	return current(i, s) && (i.State == api.Running || i.State == api.Dormant || s.Spec.OneShot && i.State == api.Completed)
+	return current(i, s) && (i.State == api.Running && !unready(i) || i.State == api.Dormant || s.Spec.OneShot && i.State == api.Completed)
 }
 
 // current reports whether the instance has the newest SLA, is not being stopped, and is not stale.
 func current(i api.Instance, s api.Service) bool {
 	return !i.Leaving && i.Spec >= s.SpecRev && !i.Stale
+}
+
+// unready reports whether the health checks of an instance that runs have not passed. Roots of earlier
+// releases report the reason, but not Ready.
+func unready(i api.Instance) bool {
+	return i.State == api.Running && (i.Reason == api.ReasonNotReady || i.Reason == api.ReasonUnhealthy)
 }
 
 // Counts returns the number of settled instances and of wanted ones.
@@ -149,6 +156,11 @@ func (p *Progress) NeverComplete() (ids []api.ServiceID) {
 // Unsettled returns the instances that are not settled, in order.
 func (p *Progress) Unsettled() []api.Instance {
 	return p.pick(func(i api.Instance) bool { return !i.Leaving && !settled(i, p.services[i.Service]) })
+}
+
+// Unready returns the instances that run and whose health checks have not passed, in order.
+func (p *Progress) Unready() []api.Instance {
+	return p.pick(func(i api.Instance) bool { return !i.Leaving && unready(i) })
 }
 
 // Unplaced returns the instances that could not be placed, in order.

@@ -59,3 +59,17 @@ func TestUnplacedIsNotMerelyUnfinished(t *testing.T) {
 		t.Fatalf("%v", u)
 	}
 }
+
+func TestAnInstanceThatIsNotReadyIsNotSettled(t *testing.T) {
+	p := follow.New([]api.Service{{ID: web, Replicas: 2}})
+	starts, fails := instance(web, 0, api.Running, 0), instance(web, 1, api.Running, 0)
+	starts.Reason, fails.Reason = api.ReasonNotReady, api.ReasonUnhealthy
+	p.SetInstances([]api.Instance{starts, fails})
+	if n, _ := p.Counts(); n != 0 || p.Done() || len(p.Unready()) != 2 || len(p.Unsettled()) != 2 {
+		t.Errorf("%d settled, unready %v, unsettled %v; want 0 and both", n, p.Unready(), p.Unsettled())
+	}
+	p.SetInstances([]api.Instance{instance(web, 0, api.Running, 0), instance(web, 1, api.Running, 0)})
+	if !p.Done() || len(p.Unready()) != 0 {
+		t.Errorf("ready instances: done %v, unready %v; want done and none", p.Done(), p.Unready())
+	}
+}
