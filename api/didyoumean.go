@@ -10,7 +10,7 @@ var synonyms = map[string]string{
 	"gpu": "vgpus", "gpus": "vgpus", "tpu": "vtpus", "tpus": "vtpus", "disk": "storage", "radius": "threshold", "distance": "threshold",
 	"max": "threshold", "country": "area", "region": "area", "place": "area", "coordinates": "location", "corners": "polygon", "topology": "by",
 	"affinity": "labels", "antiaffinity": "anti_affinity", "node_selector": "labels", "target": "target_microservice_id",
-	"description": "application_desc", "oneshot": "one_shot", "name": "_name", "namespace": "_namespace",
+	"description": "application_desc", "oneshot": "one_shot", "retries": "max_attempts", "backoffLimit": "max_attempts", "activeDeadlineSeconds": "deadline", "ttl": "time_to_live", "name": "_name", "namespace": "_namespace",
 }
 
 // didYouMean returns the known word that is most similar to a key, or "".

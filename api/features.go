@@ -13,6 +13,8 @@ const (
 	FeatureHealthCommand = "health_command" // health checks by a command in the workload
 	FeatureInput         = "input"          // stdin and tty of workloads
 	FeatureStorage       = "storage"        // what a container writes is limited to the storage of its SLA
+	FeatureDeadline      = "deadline"       // deadlines of one-shots
+	FeatureSchedule      = "schedule"       // schedules; the cluster has it, and reports it for its nodes
 )
 
 // featureTexts are the names of features for people.
@@ -25,6 +27,8 @@ var featureTexts = map[string]string{
 	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
 	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
 	FeatureInput:                     "stdin and tty",
+	FeatureDeadline:                  "deadlines",
+	FeatureSchedule:                  "schedules",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -33,6 +37,9 @@ func FeatureText(feature string) string { return cmp.Or(featureTexts[feature], f
 // Features returns the features that a node needs for the service, sorted.
 func (m Microservice) Features() []string {
 	var out []string
+	if m.Deadline > 0 {
+		out = append(out, FeatureDeadline)
+	}
 	if len(m.Files) > 0 {
 		out = append(out, FeatureFiles)
 	}
@@ -52,6 +59,9 @@ func (m Microservice) Features() []string {
 		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {
 			out = append(out, f)
 		}
+	}
+	if m.Schedule != nil {
+		out = append(out, FeatureSchedule)
 	}
 	slices.Sort(out)
 	return out

@@ -152,7 +152,7 @@ var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s39
 // Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is only read.
 var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints,
 	fileFields("files", "Files that each instance has besides those of its image (Treeline's own). It runs only on nodes that can provide them."),
-	fileFields("added_files", "The same as `files`."), healthFields())
+	fileFields("added_files", "The same as `files`."), healthFields(), jobFields())
 
 // fileFields returns the fields of a list of files.
 func fileFields(name, doc string) []Field {

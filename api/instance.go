@@ -55,6 +55,8 @@ const (
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonScheduled     Reason = "scheduled"           // dormant until its schedule is due
 	ReasonIdle          Reason = "idle"                // dormant until it is needed
+	ReasonDeadline      Reason = "deadline"            // it took longer than its deadline; it is not started again
+	ReasonExpired       Reason = "expired"             // its time to live is over
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
 	ReasonScaledDown    Reason = "scaled_down"         // the service has fewer replicas now
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
@@ -75,9 +77,9 @@ const (
 )
 
 // Ended reports whether an instance has ended for good: it completed, or it is a one-shot that
-// has failed max_attempts times. Only a new SLA revision or a withdrawal changes that.
+// has failed max_attempts times or has exceeded its deadline. Only a new SLA revision or a withdrawal changes that.
 func Ended(s State, r Reason) bool {
-	return s == Completed || s == Failed && r == ReasonAttemptsSpent
+	return s == Completed || s == Failed && (r == ReasonAttemptsSpent || r == ReasonDeadline)
 }
 
 // Observed is the observed state of one instance, reported by a lower tier. It replaces earlier
@@ -125,6 +127,10 @@ type Observed struct {
 	Volumes bool `json:"volumes,omitempty"`
 	// Devices are the ids of its devices on its node.
 	Devices []string `json:"devices,omitempty"`
+	// Runs are the last runs of a scheduled instance, the newest last. Decided is the scheduled time
+	// up to which all have run or never will. Between cluster and root only.
+	Runs    []Run     `json:"runs,omitempty"`
+	Decided time.Time `json:"decided,omitzero"`
 }
 
 // maxCounted limits the restarts that a lower tier may report.
@@ -142,9 +148,18 @@ func (o Observed) Digest() Digest {
 	if o.ExitCode != nil {
 		exit = itoa(*o.ExitCode)
 	}
-	return DigestOf(string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
+	parts := []string{
+		string(o.Instance), itoa(int(o.Epoch)), string(o.State), string(o.Reason),
 		itoa(o.Restarts), exit, strconv.FormatBool(o.HandedBack), addrText(o.Address), strconv.FormatBool(o.Ready),
-		o.Violated, strings.Join(o.Devices, ","))
+		o.Violated, strings.Join(o.Devices, ","),
+	}
+	if !o.Decided.IsZero() {
+		parts = append(parts, strconv.FormatInt(o.Decided.UnixNano(), 10))
+	}
+	if n := len(o.Runs); n > 0 {
+		parts = append(parts, strconv.FormatInt(o.Runs[n-1].At.UnixNano(), 10), string(o.Runs[n-1].Result))
+	}
+	return DigestOf(parts...)
 }
 
 func addrText(a netip.Addr) string {
@@ -179,6 +194,7 @@ type Instance struct {
 	Ready    bool       `json:"ready,omitempty"`    // it takes requests, as its cluster reports
 	Violated string     `json:"violated,omitempty"` // the part of its SLA that its place violates
 	Devices  []string   `json:"devices,omitempty"`  // its devices; empty unless the user may see nodes
+	Runs     []Run      `json:"runs,omitempty"`     // of a schedule, the newest last, at most MaxRuns
 }
 
 // Standing returns the instance's state, reason and detail as text.

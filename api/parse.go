@@ -84,6 +84,15 @@ func (m *Microservice) complete() {
 	for i := range m.Volumes {
 		m.Volumes[i].complete()
 	}
+	if m.Schedule != nil {
+		m.Exclusive = true // a run must not be under way twice
+	}
+	if m.OneShot && m.TimeToLive > 0 && m.Replicas == nil {
+		m.Completions = max(1, m.Completions) // so that applying it again runs it again
+	}
+	if m.Completions > 0 {
+		m.Replicas = &m.Completions
+	}
 	for i := range m.Constraints {
 		k := &m.Constraints[i]
 		if k.Type == antiAffinity {

@@ -90,6 +90,14 @@ type AppPlan struct {
 	Changes   []FieldChange  `json:"changes,omitempty"`   // in the document's order
 	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed, replaced, stopped, or stay
 	RollOuts  []RollOutPlan  `json:"rollouts,omitempty"`  // of the services whose instances would be replaced
+	Schedules []NextRuns     `json:"schedules,omitempty"` // of the services that have one
+}
+
+// NextRuns are the next times of a service's schedule; none if it is suspended.
+type NextRuns struct {
+	Service ServiceID   `json:"service"`
+	Cron    string      `json:"cron"`
+	Times   []time.Time `json:"times,omitempty"`
 }
 
 // RollOutPlan is how the running instances of a service would be replaced.

@@ -125,6 +125,7 @@ func serviceRule(c checker, at string, v *value) {
 	filesRule(c, at, v)
 	containersOnlyRule(c, at, v)
 	updateRule(c, at, v)
+	jobRule(c, at, v)
 }
 
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}

@@ -35,6 +35,11 @@ type Microservice struct {
 	Environment    []string     `json:"environment,omitempty"` // "KEY=value"
 	OneShot        bool         `json:"one_shot,omitempty"`
 	MaxAttempts    int          `json:"max_attempts,omitempty"` // of a one-shot; 0 means DefaultAttempts
+	Deadline       int          `json:"deadline,omitempty"`     // s, of a one-shot on its node; 0: no limit
+	TimeToLive     int          `json:"time_to_live,omitempty"` // s, after all instances have ended; 0: they are kept
+	Completions    int          `json:"completions,omitempty"`  // another name of Replicas; the parser sets both
+	Parallelism    int          `json:"parallelism,omitempty"`  // instances that have not ended; 0: all
+	Schedule       *Schedule    `json:"schedule,omitempty"`     // the parser sets Exclusive too
 	Privileged     bool         `json:"privileged,omitempty"`
 	Arch           []string     `json:"arch,omitempty"`     // allowed GOARCH names
 	Platform       string       `json:"platform,omitempty"` // the image's platform, "linux/amd64"
@@ -190,7 +195,12 @@ func (m Microservice) Attempts() int {
 
 // Dormant returns why instance number n of the service begins dormant in its cluster, or ReasonNone
 // if it is placed on a node at once.
-func (m Microservice) Dormant(n int) Reason { return ReasonNone }
+func (m Microservice) Dormant(n int) Reason {
+	if m.Schedule != nil {
+		return ReasonScheduled
+	}
+	return ReasonNone
+}
 
 // StopsWhenCutOff reports whether a node that lost its cluster stops the instance when the lease
 // ends.

@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/internal/cron"
 )
 
 // shownEvents is the number of events at the end of a description.
@@ -198,12 +199,22 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	for _, h := range healthLines(m.Health) {
 		d.line("Health", "%s", h)
 	}
+	if s := m.Schedule; s != nil {
+		zone := ""
+		if s.TimeZone != "" {
+			zone = " (" + s.TimeZone + ")"
+		}
+		d.line("Schedule", "%s%s", output.NextRuns(s.Cron, cron.Next(s, d.Now(), 3)), zone)
+	}
 	var properties []string
 	for _, w := range []struct {
 		is   bool
 		text string
 	}{
 		{m.OneShot, fmt.Sprintf("one-shot: completed when it exits with 0, failed after %d attempts", m.Attempts())},
+		{m.Deadline > 0, fmt.Sprintf("fails after %d s", m.Deadline)},
+		{m.Parallelism > 0, fmt.Sprintf("at most %d at a time", m.Parallelism)},
+		{m.TimeToLive > 0, fmt.Sprintf("removed %d s after all have ended", m.TimeToLive)},
 		{m.Exclusive, "exclusive: never runs twice"},
 		{m.Privileged, "privileged"},
 		{m.Stdin, "stdin: its input is open for attach -i"},
@@ -268,6 +279,9 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	}
 	d.line("Created", "%s ago", d.Age(i.Created))
 	d.line("Revision", "%d, of its spec %d", i.Revision, i.Spec)
+	if err := section(d, output.Runs, i.Runs); err != nil {
+		return err
+	}
 	w, err := d.api.Why(ctx, i.ID)
 	if err != nil {
 		return err

@@ -57,6 +57,9 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	for _, c := range a.Changes {
 		change(b, p, c, width)
 	}
+	for _, s := range a.Schedules {
+		fmt.Fprintf(b, "  %s runs at %s\n", p.Short(Clean(string(s.Service))), Clean(NextRuns(s.Cron, s.Times)))
+	}
 	var moving, waiting []api.InstancePlan
 	stays := 0
 	for _, i := range a.Instances {
@@ -97,6 +100,18 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 		fmt.Fprintf(b, "  roll-out of %s: %s\n", p.Short(Clean(string(r.Service))), Clean(r.Policy))
 	}
 	obstacles(b, p, waiting)
+}
+
+// NextRuns formats an expression of cron with its next times.
+func NextRuns(expression string, times []time.Time) string {
+	if len(times) == 0 {
+		return expression + ", which is suspended"
+	}
+	var next []string
+	for _, t := range times {
+		next = append(next, t.UTC().Format("2006-01-02 15:04 UTC"))
+	}
+	return expression + ", next " + strings.Join(next, ", ")
 }
 
 // preempted prints the instances that would be evicted for an instance.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -111,6 +112,46 @@ var Services = Table[api.Service]{
 		{Header: "NEEDS", Wide: true, Cell: func(_ Printer, s api.Service) string { return s.Spec.Needs().String() }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.Service) string { return strconv.FormatUint(uint64(s.SpecRev), 10) }},
 	},
+}
+
+// Runs has the runs of a scheduled instance.
+var Runs = Table[api.Run]{
+	Kind: "runs",
+	Name: func(r api.Run) string { return r.At.UTC().Format(time.RFC3339) },
+	Columns: []Column[api.Run]{
+		{Header: "RUN", Cell: func(_ Printer, r api.Run) string { return r.At.UTC().Format(time.RFC3339) }},
+		{Header: "RESULT", Cell: func(_ Printer, r api.Run) string { return string(r.Result) }, Style: runStyle},
+		{Header: "STARTED", Cell: func(_ Printer, r api.Run) string {
+			if r.Started.IsZero() {
+				return ""
+			}
+			return "+" + Duration(max(0, r.Started.Sub(r.At)))
+		}},
+		{Header: "TOOK", Cell: func(_ Printer, r api.Run) string {
+			if r.Started.IsZero() || r.Ended.IsZero() {
+				return ""
+			}
+			return Duration(max(0, r.Ended.Sub(r.Started)))
+		}},
+		{Header: "EXIT", Cell: func(_ Printer, r api.Run) string {
+			if r.ExitCode == nil {
+				return ""
+			}
+			return strconv.Itoa(*r.ExitCode)
+		}},
+		{Header: "REASON", Cell: func(_ Printer, r api.Run) string { return string(r.Reason) }},
+		{Header: "DETAIL", Cell: func(_ Printer, r api.Run) string { return r.Detail }},
+	},
+}
+
+func runStyle(r api.Run) Style {
+	switch r.Result {
+	case api.RunCompleted:
+		return Good
+	case api.RunFailed, api.RunMissed:
+		return Bad
+	}
+	return Busy
 }
 
 var Instances = Table[api.Instance]{

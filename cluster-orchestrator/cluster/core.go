@@ -130,6 +130,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	err := in.apply(c)
 	c.route()
 	c.expire()
+	c.place.RunsDue()
 	c.place.AskMore()
 	c.place.Retry()
 	c.route()

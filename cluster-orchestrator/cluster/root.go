@@ -46,6 +46,9 @@ func (in Desired) apply(c *Core) error {
 func (in Ack) apply(c *Core) error {
 	if c.uplink.Ack(in.ReportAck, c.place.IsLocal) {
 		c.netbook.Acked(in.Seq)
+		// The first report has all instances, and an answered one all that were not answered before.
+		c.place.AdvanceRuns(in.Runs)
+		c.place.RootAnswered()
 	}
 	return nil
 }

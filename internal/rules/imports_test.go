@@ -31,6 +31,7 @@ var direction = []struct {
 	{"internal/fairshare", []string{"api"}, "bounds are the same for all daemons and do not depend on what they bound"},
 	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity", "internal/refusals"}, "buses carry bytes; internal/identity decides who may connect"},
 	{"internal/step", []string{"api", "internal/store", "internal/wire"}, "a core is defined by the contract and the documents of stores"},
+	{"internal/cron", []string{"api"}, "root, cluster and CLI compute the same times; the computation is pure"},
 	{"internal/probe", nil, "cores and probers agree on what may be probed"},
 	{"internal/bounds", []string{"api", "internal/vivaldi", "internal/wire"}, "the bounds of a lower tier's messages are independent of their readers"},
 	{"internal/eventlog", []string{"api"}, "a core keeps events in it"},
@@ -54,7 +55,7 @@ var direction = []struct {
 
 var (
 	// rom is the default plugin of the cores.
-	coreMay      = []string{"api", "internal/bounds", "internal/eventlog", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
+	coreMay      = []string{"api", "internal/bounds", "internal/cron", "internal/eventlog", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
 	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"
@@ -155,6 +156,7 @@ var modules = []struct {
 	reason  string
 }{
 	{"github.com/goccy/go-yaml", []string{"internal/daemon"}, "YAML with struct tags; configuration"},
+	{"github.com/robfig/cron/v3", []string{"internal/cron"}, "cron expressions; what happens when clocks change is decided beside it"},
 	{"go.yaml.in/yaml/v3", []string{"internal/yaml"}, "YAML in linear time; SLAs"},
 	{"github.com/spf13/pflag", []string{"internal/daemon", "cli"}, "flags as people write them"},
 	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},

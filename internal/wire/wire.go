@@ -52,6 +52,9 @@ type Assignment struct {
 	// bound on attempts survives a move. A change of these alone is not sent.
 	Restarts int `json:"restarts,omitempty"`
 	Failures int `json:"failures,omitempty"`
+	// Decided is the scheduled time up to which an earlier cluster has decided its runs. A change of
+	// this alone is not sent.
+	Decided time.Time `json:"decided,omitzero"`
 	// Values are the configs and secrets that its files need and that exist. Other versions of them
 	// change the running instance; a new epoch is not needed.
 	Values []ValueRef `json:"values,omitempty"`
@@ -146,6 +149,15 @@ type ReportAck struct {
 	// Dead is the cluster's dead time; 0: unknown. The cluster reports several times within it,
 	// even without changes.
 	Dead time.Duration `json:"dead,omitempty"`
+	// Runs has the scheduled instances in the report that decided more than the report says: the
+	// cluster's store is an older copy.
+	Runs []RunMark `json:"runs,omitempty"`
+}
+
+// RunMark is the scheduled time of an instance up to which all have run or never will.
+type RunMark struct {
+	Instance api.InstanceID `json:"instance"`
+	Decided  time.Time      `json:"decided"`
 }
 
 // NodeReport is a node's report to its cluster: observations that changed, or, if Whole, all of

@@ -107,6 +107,8 @@ func (c *Core) observeRunning(w *work) {
 	switch {
 	case c.runtimeSilent && w.observed.Reason == api.ReasonRuntimeDown:
 		o.Reason, o.Detail = w.observed.Reason, w.observed.Detail
+	case w.overdue:
+		o.Reason, o.Detail = api.ReasonDeadline, w.unhealthy+"; it is being ended"
 	case w.unhealthy != "":
 		o.Reason, o.Detail = api.ReasonUnhealthy, w.unhealthy+"; it is being restarted"
 	case w.gated() && !w.ready:

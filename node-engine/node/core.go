@@ -82,6 +82,7 @@ const (
 	timerHeartbeat timerKind = iota // send a heartbeat
 	timerLease                      // the lease ends
 	timerWork                       // an instance's backoff ends
+	timerDeadline                   // an instance takes longer than its deadline
 )
 
 func New(cfg Config) *Core {
@@ -161,6 +162,10 @@ func (c *Core) expire() {
 			c.heartbeat()
 		case timerLease:
 			c.leaseEnded()
+		case timerDeadline:
+			if w := c.works[k.instance]; w != nil {
+				c.deadlineOver(w)
+			}
 		case timerWork:
 			if w := c.works[k.instance]; w != nil {
 				c.pauseEnded(w)

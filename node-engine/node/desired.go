@@ -96,6 +96,7 @@ func (c *Core) adopt(w *work, e wire.WorkloadEvent) {
 		if w.phase != running {
 			w.phase, w.startedAt = running, c.now
 		}
+		c.begin(w)
 		c.observeRunning(w)
 		c.reconcileReady(w, e)
 		c.updateFiles(w)

@@ -43,6 +43,8 @@ type work struct {
 	failures           int  // that count against max_attempts, of this SLA revision, on all nodes
 	restarts           int  // of this SLA revision, on all nodes
 	startedAt          time.Time
+	began              time.Time  // of the placement's first attempt, wall clock, if it has a deadline
+	overdue            bool       // its deadline is over
 	address            netip.Addr // of the placement on the overlay network, if it is on it
 	ready              bool       // this attempt accepts connections, or is ready by its health checks
 	started            bool       // the start-up check of this attempt has passed
@@ -71,6 +73,7 @@ type workRecord struct {
 	Done       bool             `json:"done,omitempty"`
 	Devices    []string         `json:"devices,omitempty"`
 	Started    bool             `json:"started,omitempty"`
+	Began      time.Time        `json:"began,omitzero"`
 	Observed   api.Observed     `json:"observed"`
 }
 
@@ -78,7 +81,7 @@ func (c *Core) saveWork(w *work) {
 	r := workRecord{
 		Assignment: w.assignment, Wanted: w.wanted, Have: w.have, Attempt: w.attempt,
 		Fails: w.failsInRow, Failures: w.failures, Restarts: w.restarts, Done: w.phase == done, Devices: w.devices, Observed: w.observed,
-		Started: w.started,
+		Started: w.started, Began: w.began,
 	}
 	if w.have != w.assignment.Epoch {
 		r.HaveSpec = w.haveSpec
@@ -95,7 +98,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		remains:    true, // until the runtime has listed its workloads
 		assignment: r.Assignment, wanted: r.Wanted, have: r.Have, haveSpec: r.HaveSpec, attempt: r.Attempt,
 		failsInRow: r.Fails, failures: r.Failures, restarts: r.Restarts, observed: r.Observed, address: r.Observed.Address,
-		ready: r.Observed.Ready, started: r.Started, devices: r.Devices,
+		ready: r.Observed.Ready, started: r.Started, devices: r.Devices, began: r.Began,
 	}
 	if o := r.Observed; o.State == api.Running && (o.Reason == api.ReasonNone || o.Reason == api.ReasonNotReady) {
 		w.verdict = o.Detail
@@ -110,6 +113,7 @@ func (c *Core) restoreWork(d store.Doc) error {
 		w.phase = waiting
 	}
 	c.works[r.Assignment.Instance] = w
+	c.armDeadline(w)
 	c.observedDigest = c.observedDigest.Toggle(w.observed.Digest())
 	if w.wanted {
 		c.desiredDigest = c.desiredDigest.Toggle(w.assignment.Digest())
@@ -159,6 +163,8 @@ func (c *Core) beginPlacement(w *work) {
 	w.nextAttempt()
 	w.failures, w.restarts = w.assignment.Failures, w.assignment.Restarts
 	w.devices, w.fetching, w.fetched = nil, 0, 0
+	w.began, w.overdue = time.Time{}, false
+	c.timers.Clear(timerKey{timerDeadline, w.assignment.Instance})
 	c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 	if !w.ended() {
 		c.observe(w, api.Observed{State: api.NodeScheduled})
@@ -181,7 +187,7 @@ func (c *Core) create(w *work) {
 	}
 	if limit := w.haveSpec.Attempts(); limit > 0 && w.failures >= limit {
 		// Earlier placements on other nodes used all attempts.
-		c.giveUp(w, "all attempts failed on earlier placements", nil)
+		c.attemptsSpent(w, "all attempts failed on earlier placements", nil)
 		return
 	}
 	if !c.allocate(w) {
@@ -263,6 +269,7 @@ func graceOf(m api.Microservice) time.Duration {
 func (c *Core) remove(w *work) {
 	id := w.assignment.Instance
 	c.timers.Clear(timerKey{timerWork, id})
+	c.timers.Clear(timerKey{timerDeadline, id})
 	w.phase = idle
 	c.follow(w)
 	delete(c.works, id)
@@ -315,6 +322,7 @@ func (c *Core) workloadEvent(w *work, e wire.WorkloadEvent) {
 		if w.phase == creating || w.phase == created || w.phase == starting || w.phase == unsure {
 			c.timers.Clear(timerKey{timerWork, w.assignment.Instance})
 			w.phase, w.startedAt, w.retries = running, c.now, 0
+			c.begin(w)
 			c.observeRunning(w)
 		}
 	case "": // it got an address, or became ready
@@ -434,8 +442,12 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	if countsAsAttempt(reason) {
 		w.failures++
 	}
+	if w.overdue {
+		c.deadlineSpent(w, code)
+		return
+	}
 	if limit := w.haveSpec.Attempts(); limit > 0 && w.failures >= limit {
-		c.giveUp(w, fmt.Sprintf("the last: %s: %s", reason, detail), code)
+		c.attemptsSpent(w, fmt.Sprintf("the last: %s: %s", reason, detail), code)
 		return
 	}
 	pause := c.restartPause(w)
@@ -449,13 +461,14 @@ func (c *Core) failed(w *work, reason api.Reason, detail string, code *int) {
 	c.observe(w, api.Observed{State: api.Failed, Reason: reason, Detail: detail, ExitCode: code})
 }
 
-// giveUp ends a one-shot that used all its attempts. Its workload stays for its logs.
-func (c *Core) giveUp(w *work, detail string, code *int) {
+func (c *Core) attemptsSpent(w *work, detail string, code *int) {
+	c.giveUp(w, api.ReasonAttemptsSpent, fmt.Sprintf("%d of %d attempts failed, no more are made; %s", w.failures, w.haveSpec.Attempts(), detail), code)
+}
+
+// giveUp ends a one-shot that has failed for good. Its workload stays for its logs.
+func (c *Core) giveUp(w *work, reason api.Reason, detail string, code *int) {
 	w.phase, w.failsInRow, w.devices = done, 0, nil
-	c.observe(w, api.Observed{
-		State: api.Failed, Reason: api.ReasonAttemptsSpent, ExitCode: code,
-		Detail: fmt.Sprintf("%d of %d attempts failed, no more are made; %s", w.failures, w.haveSpec.Attempts(), detail),
-	})
+	c.observe(w, api.Observed{State: api.Failed, Reason: reason, ExitCode: code, Detail: detail})
 	c.dropFiles(w)
 	c.scheduleDetach(w)
 }

@@ -49,7 +49,7 @@ func openRuntime(c Config, found *devices.Devices, log *slog.Logger) (rt runtime
 
 // features returns the features of SLAs that the node supports, sorted.
 func features(rt runtime.Runtime) []string {
-	out := []string{api.FeatureHealth}
+	out := []string{api.FeatureDeadline, api.FeatureHealth}
 	if _, ok := rt.(runtime.Executor); ok {
 		out = append(out, api.FeatureHealthCommand)
 	}

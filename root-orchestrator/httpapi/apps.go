@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/rest"
@@ -157,6 +159,9 @@ func decodeSLA(contentType string, body []byte) (api.SLA, error) {
 // parseSLA parses an SLA. It returns the faults as a problem.
 func parseSLA(doc []byte) (api.SLA, error) {
 	sla, err := api.ParseSLA(doc)
+	if err == nil {
+		err = cron.Check(sla, time.Now())
+	}
 	var f *api.Faults
 	if !errors.As(err, &f) {
 		return sla, err

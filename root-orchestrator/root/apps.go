@@ -123,7 +123,39 @@ func (c *Core) reconcile(id api.ServiceID) {
 			c.update(i)
 		}
 	}
+	c.setExpiry(id)
 	c.apps.Collect(id)
+}
+
+// setExpiry sets the timer for the end of a service's time to live.
+func (c *Core) setExpiry(id api.ServiceID) {
+	if at := c.apps.Expires(id); at.IsZero() {
+		c.expiry.Clear(id)
+	} else {
+		c.expiry.Set(id, c.now.Add(max(0, at.Sub(c.wall))))
+	}
+}
+
+// expired removes the instances of a service whose time to live is over, and the application if
+// nothing else is left of it.
+func (c *Core) expired(id api.ServiceID) {
+	if at := c.apps.Expires(id); at.IsZero() || at.After(c.wall) {
+		c.setExpiry(id)
+		return
+	}
+	if _, err := c.apps.Scale(id, 0, 0); err != nil {
+		return // its application is being deleted
+	}
+	c.event(api.Event{
+		Tenant: id.Tenant(), Kind: "service", Object: id.Name(), Reason: api.ReasonExpired,
+		Detail: "its instances have ended and are removed, because their time to live is over",
+	})
+	app, _ := c.apps.Service(id)
+	if c.apps.Expired(app.ID) {
+		_, _ = c.apps.Delete(app.ID, 0) // it exists
+	}
+	c.reconcile(id)
+	c.finishApp(app.ID)
 }
 
 // held reports whether the instance cannot be updated: it is exclusive or has local volumes, and its

@@ -228,7 +228,9 @@ func (c *Core) report(r *wire.Report) error {
 	before := c.placement.Snapshot(at)
 	is := c.clusters.Report(r)
 	if is.Repeated {
-		c.toCluster(at, c.clusters.Answer(r))
+		ack := c.clusters.Answer(r)
+		ack.Runs = c.runMarks(at, r)
+		c.toCluster(at, ack)
 		return nil
 	}
 	c.noteCapped(at, is.Above)
@@ -264,13 +266,24 @@ func (c *Core) report(r *wire.Report) error {
 		c.catchUp(at, r.Gen, r.Desired)
 	}
 	ack := c.clusters.Answer(r)
-	ack.RequestWhole = !known
+	ack.RequestWhole, ack.Runs = !known, c.runMarks(at, r)
 	c.toCluster(at, ack)
 	if how := c.placement.Grown(at, before, is.Replaced); how != placement.NoGrowth {
 		c.retry(at, how)
 		c.placement.AreasChanged()
 	}
 	return nil
+}
+
+// runMarks returns the scheduled instances of a report whose cluster had decided more before.
+func (c *Core) runMarks(at api.ClusterID, r *wire.Report) (out []wire.RunMark) {
+	for i := range r.Observed {
+		o := &r.Observed[i]
+		if in, ok := c.apps.Instance(o.Instance); ok && in.Cluster == at && in.Spec.Schedule != nil && o.Decided.Before(in.Decided) {
+			out = append(out, wire.RunMark{Instance: o.Instance, Decided: in.Decided})
+		}
+	}
+	return out
 }
 
 // maxRevision is the limit up to which a cluster can raise the root's revision, so that no cluster

@@ -106,9 +106,10 @@ type effects struct {
 	journal    step.Journal
 	send       []wire.Envelope
 	eventLimit *events.Limiter
-	reporter   api.ClusterID   // whose report is the step's input, or ""
-	failed     []api.ServiceID // whose last healthy versions are to return in this step
-	dry        bool            // this core is the copy of a dry run; it writes no events
+	expiry     step.Timers[api.ServiceID] // ends of times to live, on the clock of now
+	reporter   api.ClusterID              // whose report is the step's input, or ""
+	failed     []api.ServiceID            // whose last healthy versions are to return in this step
+	dry        bool                       // this core is the copy of a dry run; it writes no events
 }
 
 // toCluster sends a message to a cluster at the end of the step.
@@ -203,7 +204,7 @@ func (c *Core) start() {
 }
 
 func (c *Core) wake() (at time.Time) {
-	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.rollouts.Next(), c.eventLimit.Next()} {
+	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.rollouts.Next(), c.eventLimit.Next(), c.expiry.Next()} {
 		if at.IsZero() || !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -222,6 +223,13 @@ func (c *Core) expire() {
 	}
 	for id, ok := c.rollouts.Due(); ok; id, ok = c.rollouts.Due() {
 		c.apps.ReconcileSoon(id)
+	}
+	for {
+		id, ok := c.expiry.Pop(c.now)
+		if !ok {
+			break
+		}
+		c.expired(id)
 	}
 	for _, e := range c.eventLimit.Due(c.now) {
 		c.writeEvent(e)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
@@ -140,6 +141,9 @@ func (c *Core) copyFor(apps []api.AppID, services []api.ServiceID, doubts map[ap
 type dryRun struct{ *Core }
 
 // plan applies one application to the copy and returns the changes.
+// plannedRuns is how many runs of a schedule a plan shows.
+const plannedRuns = 3
+
 func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
 	out := api.AppPlan{ID: id, Action: PlanUpdate}
@@ -153,6 +157,13 @@ func (d dryRun) plan(p *Planned, r *applications.Request) api.AppPlan {
 	had := d.instancesOf(id)
 	d.rewrite(id, r)
 	out.Changes = applications.Changes(before, d.apps.App(id).Written())
+	for _, m := range d.apps.App(id).Spec.Services {
+		if s := m.Schedule; s != nil {
+			out.Schedules = append(out.Schedules, api.NextRuns{
+				Service: id.Service(m.Name, m.Namespace), Cron: s.Cron, Times: cron.Next(s, d.wall, plannedRuns),
+			})
+		}
+	}
 	if out.Action == PlanUpdate && len(out.Changes) == 0 {
 		out.Action = PlanNone
 	}

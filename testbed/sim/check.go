@@ -43,6 +43,7 @@ func (w *World) began(m *NodeMachine, v *workload) {
 		}
 	}
 	w.running[v.Instance] = append(w.running[v.Instance], &running{m, v})
+	w.checkRun(m, v)
 }
 
 func (w *World) ended(m *NodeMachine, v *workload) {

@@ -249,6 +249,14 @@ func parseService(t api.Tenant, words []string) (api.Microservice, error) {
 			m.OneShot = true
 		case "attempts":
 			m.MaxAttempts, err = strconv.Atoi(value)
+		case "job_deadline":
+			m.Deadline, err = strconv.Atoi(value)
+		case "ttl":
+			m.TimeToLive, err = strconv.Atoi(value)
+		case "job_parallelism":
+			m.Parallelism, err = strconv.Atoi(value)
+		case "minutes":
+			m.Exclusive, m.Schedule = true, &api.Schedule{Cron: "*/" + value + " * * * *"}
 		case "stop":
 			m.OnDisconnect = api.StopWhenCutOff
 		case "image":

@@ -102,7 +102,7 @@ func (c *Console) set(args []string) error {
 			}
 		case "release": // "old": the node announces no features
 			if n.info.Features = nil; value != "old" {
-				n.info.Features = []string{api.FeatureHealth}
+				n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth}
 			}
 		default:
 			labels[key] = value

@@ -108,7 +108,7 @@ func (p *person) newService(name string) promised {
 		Name: name, Namespace: "v1", Virtualization: "container",
 		Code:   image(p.tenant, fmt.Sprintf("%s-%d", name, p.serial), kind),
 		Memory: int64(64 << w.chance.IntN(5)), VCPUs: float64(1+w.chance.IntN(12)) / 8,
-		Exclusive: pick(3), OneShot: pick(10), StopGrace: w.chance.IntN(12),
+		Exclusive: pick(3), OneShot: pick(8), StopGrace: w.chance.IntN(12),
 	}
 	if pick(8) {
 		m.OnDisconnect = api.StopWhenCutOff
@@ -128,6 +128,13 @@ func (p *person) newService(name string) promised {
 		m.Update = w.newUpdate(m.Exclusive)
 	}
 	m.Replicas = &replicas
+	if m.OneShot && pick(2) {
+		m.Exclusive, m.OnDisconnect, m.MaxAttempts = true, "", 1+w.chance.IntN(2) // as the parser does
+		m.Schedule = &api.Schedule{
+			Cron: []string{"* * * * *", "*/3 * * * *"}[w.chance.IntN(2)], StartingDeadline: 10 + w.chance.IntN(300),
+			Overlap: []api.Overlap{"", api.OverlapReplace, api.OverlapWait}[w.chance.IntN(3)], Suspend: pick(8),
+		}
+	}
 	m = w.opts.checks(w.opts.Only.plain(m))
 	return promised{m, replicas}
 }

@@ -140,7 +140,8 @@ func (w *World) isSick(instance string) bool {
 // calm checks that a settled world sends only heartbeats and saves nothing.
 func (w *World) calm() {
 	for _, in := range w.root.core.Instances("") {
-		if in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(string(in.ID)) {
+		s, _ := w.root.core.Service(in.Service)
+		if s.Spec.Schedule != nil || in.State == "requested" || in.State == "cluster_scheduled" || w.isSick(string(in.ID)) {
 			w.Run(calmWindow)
 			return
 		}

@@ -139,7 +139,7 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	if in.Reason != api.ReasonNone && w.opts.Health {
 		say(id, "runs and is %s: %s", in.Reason, in.Detail)
 	}
-	if live[0].spec.OneShot && w.chaos != nil {
+	if live[0].spec.OneShot && live[0].spec.Schedule == nil && w.chaos != nil {
 		say(id, "is a one-shot that still runs")
 	}
 	if s, ok := w.root.core.Service(in.Service); ok && !w.rollingOut(s) && (live[0].spec.Code != s.Spec.Code || live[0].spec.Needs() != s.Spec.Needs()) {
@@ -205,7 +205,8 @@ func (w *World) orphans(say sayFunc) {
 			known := n.core.Instances()
 			for _, in := range known {
 				at, ok := c.core.Instance(in.ID)
-				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State {
+				asleep := at.State == api.Dormant && api.Ended(in.State, in.Reason) // its logs are there until the next run
+				if !ok || at.Node != n.id || at.Epoch != in.Epoch || at.State != in.State && !asleep {
 					say(string(in.ID), "is %s %s on %s, but %s %s on %q at its cluster", in.Epoch, in.State, n.name, at.Epoch, at.State, at.Node)
 				}
 			}

@@ -83,6 +83,7 @@ type World struct {
 	ill map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
 
 	running   map[api.InstanceID][]*running
+	runs      map[scheduled]bool           // that have ended
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
 	moves     moves
 	strained  bool // a violation was reported since the calm began

@@ -9,10 +9,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 )
 
-// A dormant instance is assigned to the cluster and has no node: it takes no capacity, has no
-// backend, and is not retried when capacity becomes free. Its state is api.Dormant and its reason
-// says what it waits for. Whoever makes it dormant wakes it: a schedule, or the scaling of its
-// service.
+// A dormant instance is assigned to the cluster and takes no capacity: it has no node, or only its
+// logs are left on its node. It has no backend, and is not retried when capacity becomes free. Its
+// state is api.Dormant and its reason says what it waits for. Whoever makes it dormant wakes it: a
+// schedule, or the scaling of its service.
 
 // Dormant reports whether the instance is dormant.
 func (m *Machine) Dormant(id api.InstanceID) bool {
@@ -29,7 +29,15 @@ func (m *Machine) Wake(id api.InstanceID, detail string) bool {
 	if in == nil || !in.dormant() {
 		return false
 	}
+	last := in.Node // of a run that has ended
 	m.applyEvent(in, lifecycle.Wake, api.ReasonNone, detail)
+	if last != "" {
+		m.unassign(in, true)
+		if m.staysOn(in, m.nodes[last]) {
+			m.assign(in, last, api.ReasonNone, "")
+			return true
+		}
+	}
 	m.tryPlace(in)
 	return true
 }
@@ -38,10 +46,16 @@ func (m *Machine) Wake(id api.InstanceID, detail string) bool {
 // counted anew when it wakes. It ignores an instance that is dormant, has ended, is leaving, or was
 // handed back to the root as an exclusive one.
 func (m *Machine) Sleep(id api.InstanceID, reason api.Reason, detail string) {
-	in := m.instances[id]
-	if in == nil || in.dormant() || in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
+	if in := m.instances[id]; in != nil {
+		m.sleep(in, reason, detail)
+	}
+}
+
+func (m *Machine) sleep(in *instance, reason api.Reason, detail string) {
+	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
 		return
 	}
+	id := in.id()
 	m.cancelQuestion(in)
 	m.unreserve(in)
 	m.endKeptPlacements(in)
@@ -67,6 +81,11 @@ func (m *Machine) beginDormant(in *instance) bool {
 	if reason == api.ReasonNone {
 		return false
 	}
-	m.applyEvent(in, lifecycle.Sleep, reason, "")
+	detail := ""
+	if reason == api.ReasonScheduled {
+		m.beginSchedule(in)
+		detail = m.nextRun(in)
+	}
+	m.applyEvent(in, lifecycle.Sleep, reason, detail)
 	return true
 }

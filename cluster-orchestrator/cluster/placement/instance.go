@@ -10,6 +10,8 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/runs"
+	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -43,11 +45,13 @@ type Record struct {
 	VolumeNode api.NodeID    `json:"volume_node,omitempty"`
 	Reserved   api.NodeID    `json:"reserved,omitempty"` // node where others are preempted for it
 	OldClaim   account.Claim `json:"before,omitzero"`    // what an earlier placement may still take on its node
+	Runs       *runs.Log     `json:"runs,omitempty"`     // of a scheduled instance
 }
 
 type instance struct {
 	Record
 
+	cron          *cron.Spec       // of its schedule; nil: it has none, or one that this release cannot read
 	demand        demand           // of Want
 	limits        api.Resources    // on its node, where its SLA names none
 	assignedGen   api.Generation   // generation of its node's desired set that placed it there
@@ -84,13 +88,20 @@ func (in *instance) id() api.InstanceID { return in.Desired.Instance }
 func (m *Machine) setAssignment(in *instance, a wire.Assignment) {
 	old := in.demand.users
 	in.Desired, in.demand, in.limits = a, m.demandOf(a.Instance, &a.Spec), m.cfg.Workload.Limit
+	in.cron = nil
+	if s := a.Spec.Schedule; s == nil {
+		in.Runs = nil
+		m.schedules.at.Clear(in.id())
+	} else if spec, err := cron.Of(s); err == nil {
+		in.cron = spec
+	}
 	m.need(in, a.Values)
 	m.relate(in)
 	m.latency.Unrefer(slices.DeleteFunc(slices.Clone(old), func(t string) bool { return slices.Contains(in.demand.users, t) }), in.id())
 }
 
-// ended reports whether the instance has ended for good and needs no place any more.
-func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) }
+// ended reports whether the instance has ended for good, or until it wakes, and needs no place.
+func (in *instance) ended() bool { return api.Ended(in.State, in.Reason) || in.dormant() }
 
 // exclusive reports whether the instance must never run twice: a new placement waits until
 // the old one has ended.
@@ -99,7 +110,7 @@ func (in *instance) exclusive() bool { return in.Desired.Spec.Exclusive }
 // assignment returns the entry of the instance in its node's desired set.
 func (in *instance) assignment() wire.Assignment {
 	a := in.Desired
-	a.Epoch, a.Targets, a.Watched, a.Searched = in.Epoch, nil, false, false // between cluster and root only
+	a.Epoch, a.Targets, a.Watched, a.Searched, a.Decided = in.Epoch, nil, false, false, time.Time{} // between cluster and root only
 	a.Restarts, a.Failures = in.Restarts, in.Failures
 	a.Spec = filled(a.Spec, in.limits)
 	return a
@@ -226,6 +237,9 @@ func (in *instance) view() api.Observed {
 		o.State = api.Requested
 	}
 	o.Ended = in.Leaving && in.allStopped
+	if in.Runs != nil {
+		o.Runs, o.Decided = in.Runs.Runs(), in.Runs.Decided
+	}
 	if in.Withdrawn {
 		o.State, o.Reason, o.Stopped = api.Terminated, api.ReasonScaledLocally, in.Node == "" && len(in.OldPlacements) == 0
 	}
@@ -263,6 +277,7 @@ func (m *Machine) finish(in *instance) {
 	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
 		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
 	}
+	m.schedules.at.Clear(id)
 	delete(m.instances, id)
 	delete(m.aboveShare, id)
 	if m.relations.Remove(id) {

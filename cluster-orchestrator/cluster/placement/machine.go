@@ -90,6 +90,8 @@ type Machine struct {
 
 	values map[wire.ValueKey]int // configs and secrets, with the number of instances that need each
 
+	schedules schedules
+
 	placed [8]int // number of instances on nodes, by urgency
 
 	asks        *extsched.Exchange // with the external scheduler

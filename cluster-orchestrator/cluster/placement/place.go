@@ -18,7 +18,7 @@ func (in *instance) seed() uint64 { return sched.SeedOf(in.id(), in.Epoch) }
 // tryPlace places an instance that has no live node. An instance that fits nowhere waits and
 // is handed back to the root.
 func (m *Machine) tryPlace(in *instance) {
-	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() || in.dormant() {
+	if in.Leaving || in.Withdrawn || in.AwaitsOffer || in.ended() {
 		m.waiting.Remove(in.id())
 		return
 	}
@@ -189,6 +189,10 @@ func summary(why api.Explanation) string {
 // the root offers it again. Any other instance is still placed here if capacity becomes free
 // or its node returns before the root finds another cluster.
 func (m *Machine) handBack(in *instance, r api.Reason, detail string, why *api.Explanation) {
+	if in.Runs != nil {
+		m.waitForRoom(in, r, detail, why)
+		return
+	}
 	if in.exclusive() {
 		if in.Node != "" {
 			m.unassign(in, true)
@@ -223,6 +227,9 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	in.Node, in.HandedBack, in.Moving, in.GivenUp, in.NoBetterNode, in.why = id, false, false, false, false, nil
 	in.Violated, in.fetchFailed = "", false
 	in.ExitCode, in.Address, in.Ready = nil, netip.Addr{}, false
+	if in.Runs != nil {
+		in.Runs.Started(m.fx.Wall) // saved with the node, before the node learns of it
+	}
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
@@ -282,6 +289,8 @@ func (m *Machine) escalate(in *instance, reason api.Reason) {
 		why := m.explanation(in, &req, false)
 		in.why = &why
 		m.changed(in)
+	case !ok && in.Runs != nil:
+		// Its node keeps trying until its attempts or its deadline are over.
 	case !ok && in.exclusive():
 		// It must end here before it may start in another cluster.
 		in.GivenUp = true

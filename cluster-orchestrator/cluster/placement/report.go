@@ -277,6 +277,13 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 		return // an illegal transition requested by a node is ignored
 	}
 	ended := api.Ended(o.State, o.Reason)
+	if in.dormant() {
+		if ended { // it may have given up its address
+			n.account.Book(in.id(), in.demand.takes.Claim.Ended(o.Address))
+			m.refresh(n)
+		}
+		return
+	}
 	if in.ended() && (!ended || in.State != o.State) {
 		return // a late message does not revive an ended instance
 	}
@@ -293,6 +300,9 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	before, wasReady := in.view(), in.Ready
 	in.State, in.Reason, in.Detail, in.ExitCode = o.State, o.Reason, step.Clip(o.Detail), o.ExitCode
 	in.Restarts, in.Failures = o.Counts(in.Restarts, in.Failures)
+	if ended && in.Runs != nil {
+		m.endRun(in, before.State, &o)
+	}
 	if ended {
 		in.Moving, in.NoBetterNode, in.Violated = false, false, "" // it needs no better place
 	}

@@ -37,6 +37,7 @@ func (m *Machine) Start() {
 	for _, in := range m.instances {
 		m.noteChanged(in)
 	}
+	m.startSchedules()
 	m.settled = false
 	m.fx.Timers.Set(effects.Key{Kind: effects.Settle}, m.fx.Now.Add(m.dead))
 }

@@ -92,7 +92,7 @@ func (m *Machine) Instance(id api.InstanceID) (api.Instance, bool) {
 		ID: id, Service: id.Service(), Number: id.Number(), State: o.State, Reason: o.Reason, Detail: o.Detail,
 		Cluster: m.cfg.Cluster, Node: in.Node, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
 		Spec: in.Desired.SpecRev, Leaving: in.Leaving || in.Withdrawn, Address: in.Address,
-		Violated: o.Violated, Devices: devices,
+		Violated: o.Violated, Devices: devices, Runs: o.Runs,
 	}, true
 }
 
@@ -129,7 +129,7 @@ const (
 // meets its request, or nil.
 func (m *Machine) holdOf(in *instance) *api.Rejection {
 	switch {
-	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended() || in.dormant():
+	case in.Node != "" || in.Leaving || in.Withdrawn || in.ended():
 	case in.AwaitsOffer:
 		return &api.Rejection{Constraint: ConstraintAwaitsOffer, Need: "an offer of the root", Have: "none since it was handed back"}
 	case in.awaitsEnd():

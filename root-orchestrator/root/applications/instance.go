@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"iter"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -54,6 +55,9 @@ type Instance struct {
 	// Position is where it runs, if another service's SLA depends on it. A change of it alone is
 	// not saved.
 	Position *api.Position `json:"position,omitempty"`
+	// Runs and Decided are of a scheduled instance, as its cluster reports; see api.Observed.
+	Runs    []api.Run `json:"runs,omitempty"`
+	Decided time.Time `json:"decided,omitzero"`
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
 
@@ -116,7 +120,7 @@ func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment
 	return wire.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: spec,
 		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
-		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values,
+		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values, Decided: in.Decided,
 	}
 }
 
@@ -476,7 +480,26 @@ func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool)
 	if o.Position != nil {
 		in.Position = o.Position
 	}
+	if in.Spec.Schedule != nil {
+		changed = m.observeRuns(in, o) || changed
+	}
 	return changed, true
+}
+
+// maxAhead is how far the clock of a cluster may be ahead of the root's.
+const maxAhead = 24 * time.Hour
+
+// observeRuns records the runs that the instance's cluster reports. A cluster cannot take back what it
+// has decided.
+func (m *Machine) observeRuns(in *Instance, o *api.Observed) (changed bool) {
+	if o.Decided.After(in.Decided) && o.Decided.Sub(m.wall) <= maxAhead {
+		in.Decided, changed = o.Decided, true
+	}
+	if o.Decided.Before(in.Decided) || reflect.DeepEqual(in.Runs, o.Runs) {
+		return changed
+	}
+	in.Runs = o.Runs
+	return true
 }
 
 func equal(a, b *int) bool {

@@ -3,6 +3,7 @@ package applications
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
@@ -28,6 +29,53 @@ func (m *Machine) SetExtra(id api.ServiceID, n int) {
 	if s := m.services[id]; s != nil {
 		s.extra = n
 	}
+}
+
+// underWay counts the instances that have not ended, including leaving ones.
+func (s *service) underWay() (n int) {
+	for _, in := range s.instances {
+		if !in.Ended() {
+			n++
+		}
+	}
+	return n
+}
+
+// Expires returns when the instances of a service are removed, because all have ended and their time
+// to live is over then; zero: they are not all there, have not all ended, or are kept. It accepts
+// unknown services.
+func (m *Machine) Expires(id api.ServiceID) (at time.Time) {
+	s := m.services[id]
+	if s == nil || s.spec == nil || s.spec.TimeToLive == 0 || s.wanted() == 0 {
+		return at
+	}
+	ended := 0
+	for _, in := range s.instances {
+		if in.Leaving {
+			continue
+		}
+		if !in.Ended() || in.SpecRev != s.app.SpecRevs[id] {
+			return time.Time{}
+		}
+		if ended++; in.Since.After(at) {
+			at = in.Since
+		}
+	}
+	if ended < s.wanted() {
+		return time.Time{}
+	}
+	return at.Add(time.Duration(s.spec.TimeToLive) * time.Second)
+}
+
+// Expired reports whether all services of an application have a time to live and no wanted instance.
+func (m *Machine) Expired(id api.AppID) bool {
+	a := m.apps[id]
+	for sid, v := range a.services() {
+		if v.TimeToLive == 0 || a.Replicas[sid] > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *service) live() (out []*Instance) {
@@ -79,6 +127,9 @@ func (m *Machine) Missing(id api.ServiceID) (out []api.InstanceID) {
 		return nil
 	}
 	missing := s.wanted() - len(s.live())
+	if s.spec != nil && s.spec.Parallelism > 0 {
+		missing = min(missing, s.spec.Parallelism-s.underWay())
+	}
 	for n := 0; len(out) < missing; n++ {
 		if next := id.Instance(n); s.instances[next] == nil {
 			out = append(out, next)

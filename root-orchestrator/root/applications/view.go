@@ -105,7 +105,7 @@ func (in *Instance) View() api.Instance {
 		ID: in.ID, Service: in.ID.Service(), Number: in.ID.Number(), State: in.State, Reason: in.Reason,
 		Detail: in.Detail, Cluster: in.Cluster, Epoch: in.Epoch, Restarts: in.Restarts, Failures: in.Failures, ExitCode: in.ExitCode,
 		Spec: in.SpecRev, Leaving: in.Leaving, Since: in.Since, Created: in.Created, Revision: in.Revision, Tries: in.Tries,
-		Address: in.Address, Ready: in.Ready && in.State == api.Running, Violated: in.Violated, Devices: in.Devices,
+		Address: in.Address, Ready: in.Ready && in.State == api.Running, Violated: in.Violated, Devices: in.Devices, Runs: in.Runs,
 	}
 }
 
