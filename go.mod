@@ -6,6 +6,7 @@ require (
 	filippo.io/age v1.2.1
 	github.com/cilium/ebpf v0.22.0
 	github.com/coder/websocket v1.8.14
+	github.com/container-storage-interface/spec v1.12.0
 	github.com/containerd/containerd/api v1.12.0
 	github.com/containerd/containerd/v2 v2.4.2
 	github.com/containerd/continuity v0.5.0

@@ -6,7 +6,7 @@ import "strings"
 var synonyms = map[string]string{
 	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
 	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
-	"instances": "replicas", "scale": "replicas", "architecture": "arch", "ports": "port", "version": "sla_version",
+	"instances": "replicas", "autoscaling": "scale", "hpa": "scale", "architecture": "arch", "ports": "port", "version": "sla_version",
 	"gpu": "vgpus", "gpus": "vgpus", "tpu": "vtpus", "tpus": "vtpus", "disk": "storage", "radius": "threshold", "distance": "threshold",
 	"max": "threshold", "country": "area", "region": "area", "place": "area", "coordinates": "location", "corners": "polygon", "topology": "by",
 	"affinity": "labels", "antiaffinity": "anti_affinity", "node_selector": "labels", "target": "target_microservice_id",

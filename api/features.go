@@ -13,6 +13,7 @@ const (
 	FeatureHealthCommand = "health_command" // health checks by a command in the workload
 	FeatureInput         = "input"          // stdin and tty of workloads
 	FeatureStorage       = "storage"        // what a container writes is limited to the storage of its SLA
+	FeatureScale         = "scale"          // reports of the load of instances
 	FeatureDeadline      = "deadline"       // deadlines of one-shots
 	FeatureSchedule      = "schedule"       // schedules; the cluster has it, and reports it for its nodes
 )
@@ -27,12 +28,18 @@ var featureTexts = map[string]string{
 	FeatureOfVolume(VolumeEphemeral): "volumes of type ephemeral",
 	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
 	FeatureInput:                     "stdin and tty",
+	FeatureScale:                     "reports of the load of instances, which scale needs",
 	FeatureDeadline:                  "deadlines",
 	FeatureSchedule:                  "schedules",
 }
 
 // FeatureText returns the name of a feature for people.
-func FeatureText(feature string) string { return cmp.Or(featureTexts[feature], feature) }
+func FeatureText(feature string) string {
+	if driver, ok := CSIDriverOf(feature); ok {
+		return "CSI driver " + driver + " (key csi of the node and of the cluster)"
+	}
+	return cmp.Or(featureTexts[feature], feature)
+}
 
 // Features returns the features that a node needs for the service, sorted.
 func (m Microservice) Features() []string {
@@ -49,6 +56,9 @@ func (m Microservice) Features() []string {
 			out = append(out, FeatureHealthCommand)
 		}
 	}
+	if m.Scale != nil {
+		out = append(out, FeatureScale)
+	}
 	if m.Stdin || m.TTY {
 		out = append(out, FeatureInput)
 	}
@@ -56,7 +66,11 @@ func (m Microservice) Features() []string {
 		out = append(out, FeatureStorage)
 	}
 	for _, v := range m.Volumes {
-		if f := FeatureOfVolume(v.Type); !slices.Contains(out, f) {
+		f := FeatureOfVolume(v.Type)
+		if v.Type == VolumeCSI {
+			f = FeatureOfCSI(v.Driver)
+		}
+		if !slices.Contains(out, f) {
 			out = append(out, f)
 		}
 	}

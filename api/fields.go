@@ -152,7 +152,7 @@ var Arches = []string{"amd64", "arm64", "arm", "386", "riscv64", "ppc64le", "s39
 // Fields lists every field of the Oakestra SLA v2.0 and those that Treeline adds. It is only read.
 var Fields = slices.Concat(fieldsBeforeConstraints, constraintFields, fieldsAfterConstraints,
 	fileFields("files", "Files that each instance has besides those of its image (Treeline's own). It runs only on nodes that can provide them."),
-	fileFields("added_files", "The same as `files`."), healthFields(), jobFields())
+	fileFields("added_files", "The same as `files`."), healthFields(), scaleFields, jobFields())
 
 // fileFields returns the fields of a list of files.
 func fileFields(name, doc string) []Field {
@@ -257,16 +257,18 @@ var fieldsBeforeConstraints = []Field{
 	},
 	{
 		Pointer: servicePath + "/virtualization", Type: StringField, Required: true, Pattern: runtimePattern,
-		Doc: "What runs it: `container` (also written `docker`), `process`, or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",
+		Doc:  "What runs it: `container` (also written `docker`), `process`, `microvm` or `unikernel` (virtual machines), or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",
+		Rule: "`microvm` and `unikernel` not with `privileged`, devices, `volumes`, `storage`, `files` or a health check by `command`",
 	},
 	{
 		Pointer: servicePath + "/code", Type: StringField, Required: true, Length: 1024,
-		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program; `file:///path` means the same.",
-		Rule: "an image reference or, for `process`, an absolute path; no white space and no `..`",
+		Doc:  "The image, as `docker pull` takes it, without a scheme. For `process`: the absolute path of the program; `file:///path` means the same. For `unikernel` also the URL of a `.tar.gz` with the file `kernel`, or one for each entry of `arch`, separated by commas.",
+		Rule: "an image reference; for `process` an absolute path, for `unikernel` also URLs; no white space and no `..`",
 	},
 	{
 		Pointer: servicePath + "/memory", Type: IntegerField, Unit: "MiB", Max: 16 << 20, Default: "the cluster's",
-		Doc: "Reserved on the node and the limit in its cgroup. 0 or absent: what the operator of the cluster configures; by default 16 MiB are reserved and the limit is 512 MiB. The memory of `files` is reserved in addition. A cluster refuses more than its operator's `workload.max_memory`.",
+		Doc:  "Reserved on the node and the limit in its cgroup. 0 or absent: what the operator of the cluster configures; by default 16 MiB are reserved and the limit is 512 MiB. The memory of `files` is reserved in addition. A cluster refuses more than its operator's `workload.max_memory`.",
+		Rule: "128 MiB or more for `microvm` and `unikernel`",
 	},
 	{
 		Pointer: servicePath + "/vcpus", Type: NumberField, Unit: "vCPU", Max: 4096, Default: "the cluster's",
@@ -279,7 +281,7 @@ var fieldsBeforeConstraints = []Field{
 	{Pointer: servicePath + "/cmd/*", Type: StringField, Length: 16 << 10, Doc: "One argument."},
 	{
 		Pointer: servicePath + "/environment", Type: ArrayField, Max: 256,
-		Doc: "Environment variables, in addition to those of the image.", Rule: "no key twice",
+		Doc: "Environment variables, in addition to those of the image.", Rule: "no key twice; not with `virtualization: unikernel`",
 	},
 	{
 		Pointer: servicePath + "/environment/*", Type: StringField, Length: 16 << 10, Pattern: envPattern,
@@ -323,7 +325,7 @@ var fieldsBeforeConstraints = []Field{
 var fieldsAfterConstraints = []Field{
 	{
 		Pointer: servicePath + "/replicas", Type: IntegerField, Max: MaxReplicas, Default: "the present number; 1 for a new service",
-		Doc: "The number of instances (Treeline's own).",
+		Doc: "The number of instances (Treeline's own).", Rule: "not with `scale`",
 	},
 	{
 		Pointer: servicePath + "/exclusive", Type: BooleanField, Default: "false",
@@ -486,20 +488,26 @@ var fieldsAfterConstraints = []Field{
 	{Pointer: volumePath + "/volume_id", Type: StringField, Pattern: volumePattern, Doc: "Oakestra's name of `name`."},
 	{
 		Pointer: volumePath + "/type", Type: StringField, Enum: append([]string{""}, VolumeTypes...),
-		Doc:  "`local`: on a node's disk. It outlives the instance, restarts and new SLAs, and is deleted only by `treeline delete volume`; its instance is placed only where it is, and waits for that node. `ephemeral`: on a node's disk, deleted with the placement of the instance. `tmpfs`: in memory, and counts for the instance's memory (Treeline's own).",
+		Doc:  "`local`: on a node's disk. It outlives the instance, restarts and new SLAs, and is deleted only by `treeline delete volume`; its instance is placed only where it is, and waits for that node. `csi`: of the driver `csi_driver`. It outlives the instance, too, and follows it to another node after the earlier one has left it or its lease has ended; the service is `exclusive` then. `ephemeral`: on a node's disk, deleted with the placement of the instance. `tmpfs`: in memory, and counts for the instance's memory (Treeline's own).",
 		Rule: "`type` or `csi_driver` is required",
 	},
-	{Pointer: volumePath + "/csi_driver", Type: StringField, Length: 256, Doc: "Oakestra's name of `type`.", Rule: "one of the types of `type`; other CSI drivers are refused"},
+	{
+		Pointer: volumePath + "/csi_driver", Type: StringField, Length: 63,
+		Doc: "The CSI driver of a volume of type `csi`, which is implied. Its nodes and its cluster have the driver in their configuration. Oakestra's documents have the other types here, too.", Rule: "a DNS name with a dot (`csi.example.org`), or a type",
+	},
 	{
 		Pointer: volumePath + "/mount_path", Type: StringField, Required: true, Length: maxMountPath,
 		Doc: "Where the container sees it.", Rule: "absolute, without `.` and `..`; not over `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`",
 	},
 	{
 		Pointer: volumePath + "/size", Type: IntegerField, Required: true, Unit: "MiB", Min: 1, Max: MaxVolumeMB,
-		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "at least 16, unless `type` is `tmpfs`; the size of an existing `local` volume cannot change",
+		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "at least 16 for `local` and `ephemeral`; an existing `local` volume cannot change its size, one of type `csi` can grow",
 	},
-	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "only with `type: local`"},
-	{Pointer: volumePath + "/config", Type: ObjectField, Status: Refused, Until: "until CSI drivers arrive; built-in drivers take size and read_only", Doc: "Parameters of the CSI driver."},
+	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "only with `type: local` or `csi`"},
+	{Pointer: volumePath + "/config", Type: ObjectField, Max: 32, Doc: "Parameters that the CSI driver gets when it creates the volume. Later changes have no effect on an existing volume.", Rule: "only with `type: csi`"},
+	{Pointer: volumePath + "/config/*", Type: StringField, Length: 1024, Doc: "One parameter, under its name of 1 to 128 bytes."},
+	{Pointer: volumePath + "/secrets", Type: ArrayField, Status: Refused, Until: "the driver's own configuration on the cluster and the nodes has its credentials", Doc: "Secrets for the CSI driver."},
+	{Pointer: volumePath + "/access_mode", Type: StringField, Status: Refused, Until: "each instance has a volume of its own, with one writer", Doc: "How many nodes may use the volume."},
 	{Pointer: servicePath + "/environment_from", Type: ArrayField, Status: Refused, Until: "use `files`: an environment is stored with the container and can be read in /proc", Doc: "Environment variables from configs and secrets."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
 	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "services store their own state", Doc: "Unused in Oakestra."},

@@ -35,7 +35,7 @@ func filesRule(c checker, at string, v *value) {
 	paths, content := map[string]string{}, 0
 	for _, list := range []string{"files", "added_files"} {
 		files := v.get(list).items
-		if virt := v.get("virtualization").text; len(files) > 0 && (virt == "process" || virt == "microvm" || virt == "unikernel") {
+		if virt := v.get("virtualization").text; len(files) > 0 && (virt == Process || isVM(virt)) {
 			c.fault(at+"/"+list, "use virtualization: container", "virtualization %s cannot have files", virt)
 			continue
 		}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+	"net/url"
 	"regexp"
 	"strings"
 	"unicode"
@@ -54,6 +56,27 @@ func imageFault(ref string) (wrong, fix string) {
 // isHost reports whether the first part of an image's path is a registry. Registry clients use the
 // same rule.
 func isHost(s string) bool { return s == "localhost" || strings.ContainsAny(s, ".:[") }
+
+// archivesFault returns what is wrong with a unikernel's list of archives, or "".
+func archivesFault(list string, archs int) (wrong, fix string) {
+	if wrong, fix = unclean(list); wrong != "" {
+		return wrong, fix
+	}
+	all := strings.Split(list, ",")
+	if len(all) != max(archs, 1) {
+		return fmt.Sprintf("has %d URLs for %d architectures", len(all), archs), "one URL for each entry of arch, in its order, separated by commas"
+	}
+	for _, text := range all {
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+			return shorten(text) + " is no URL of an archive", "https://example.org/unikernel.tar.gz, or an image reference"
+		}
+		if u.User != nil {
+			return "has a password in a URL", "put the unikernel into an image, whose registry's account is a secret"
+		}
+	}
+	return "", ""
+}
 
 // ImageRegistry returns the host of the registry of a service's image, "docker.io" if the reference
 // has none, and "" if the service has no image.

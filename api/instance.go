@@ -68,6 +68,7 @@ const (
 	ReasonNotReady      Reason = "not_ready"           // it runs and gets no flows: its start-up or readiness check has not passed
 	ReasonUnhealthy     Reason = "unhealthy"           // its start-up or liveness check failed
 	ReasonVolume        Reason = "volume_unavailable"  // a volume of it cannot be mounted now
+	ReasonVolumeDriver  Reason = "volume_driver"       // the driver of a CSI volume does not answer, or refuses to attach or mount it
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited

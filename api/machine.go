@@ -30,6 +30,7 @@ type NodeInfo struct {
 	Ports            *NodePorts        `json:"ports,omitempty"`         // what workloads may publish; nil: any port
 	Brokers          []string          `json:"brokers,omitempty"`       // of its cluster, as received in Desired.Brokers; empty: the one that it joined with
 	Volumes          []NodeVolume      `json:"volumes,omitempty"`       // local volumes on it, in the order of their ids
+	CSI              []NodeCSI         `json:"csi,omitempty"`           // its CSI drivers, sorted by name; each has a feature, too
 	Features         []string          `json:"features,omitempty"`      // of SLAs that it supports, such as FeatureHealth, sorted; earlier releases report none
 }
 

@@ -108,6 +108,9 @@ type Route struct {
 	Ports     []PortMap        `json:"ports,omitempty"` // of its SLA; SRV records contain the instances' ports
 	Backends  []Backend        `json:"backends,omitempty"`
 	Peers     []Peer           `json:"peers,omitempty"` // of the backends, without duplicates
+	// Asleep means that the service has instances that sleep or start: a packet to an address without a
+	// backend that takes new flows waits, and wakes one. Netmanagers of earlier releases refuse such packets.
+	Asleep bool `json:"asleep,omitempty"`
 }
 
 // Digest returns a fingerprint of r, for the digest of a subscriber's resources.

@@ -19,12 +19,40 @@ func TestEmptyListsOfOakestraAreTaken(t *testing.T) {
 	}
 }
 
-// A unikernel is refused as such, not because its URL has a scheme.
-func TestUnikernelsAreRefusedByName(t *testing.T) {
-	_, err := api.ParseSLA([]byte(`{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[
-		{"microservice_name":"c","microservice_namespace":"d","virtualization":"unikernel","code":"https://example.org/a.tar.gz"}]}]}`))
-	if err == nil || !strings.Contains(err.Error(), "/virtualization: unikernels are not supported") || strings.Contains(err.Error(), "scheme") {
-		t.Errorf("got %v", err)
+// TestVirtualMachines has what virtual machines may have, and what they may not.
+func TestVirtualMachines(t *testing.T) {
+	parse := func(members string) error {
+		_, err := api.ParseSLA([]byte(`{"sla_version":"v2.0","applications":[{"application_name":"a","application_namespace":"b","microservices":[
+			{"microservice_name":"c","microservice_namespace":"d",` + members + `}]}]}`))
+		return err
+	}
+	for _, ok := range []string{
+		`"virtualization":"unikernel","memory":400,"code":"https://example.org/a.tar.gz"`,
+		`"virtualization":"unikernel","memory":400,"arch":["amd64","arm64"],"code":"https://a.example/x.tar.gz,http://b.example/y.tgz"`,
+		`"virtualization":"unikernel","memory":128,"code":"registry.example/uk:1"`,
+		`"virtualization":"microvm","memory":128,"code":"registry.example/vm:1","environment":["A=b"],"port":"80","health":{"liveness":{"tcp":{"port":80}}}`,
+	} {
+		if err := parse(ok); err != nil {
+			t.Errorf("%s: got %v, want no error", ok, err)
+		}
+	}
+	const vm = `"virtualization":"microvm","memory":256,"code":"x"`
+	for members, want := range map[string]string{
+		`"virtualization":"microvm","code":"x"`:                                                        "/memory: a virtual machine needs memory",
+		`"virtualization":"microvm","code":"x","memory":127`:                                           "/memory: a virtual machine needs memory",
+		`"virtualization":"microvm","memory":256,"code":"https://example.org/a.tar.gz"`:                "/code: code has a scheme",
+		`"virtualization":"unikernel","memory":256,"code":"ftp://example.org/a.tar.gz"`:                "/code: code ftp://example.org/a.tar.gz is no URL",
+		`"virtualization":"unikernel","memory":256,"code":"https://u:p@example.org/a.tar.gz"`:          "/code: code has a password",
+		`"virtualization":"unikernel","memory":256,"code":"https://a.example/x,https://b.example/y"`:   "/code: code has 2 URLs for 0 architectures",
+		`"virtualization":"unikernel","memory":256,"code":"https://a.example/x","environment":["A=b"]`: "/environment: ",
+		vm + `,"privileged":true`:                                "/privileged: privileged is not supported for a virtual machine",
+		vm + `,"vgpus":1`:                                        "/vgpus: ",
+		vm + `,"files":[{"path":"/a","content":"b"}]`:            "/files: virtualization microvm cannot have files",
+		vm + `,"health":{"readiness":{"command":["/bin/true"]}}`: "/health/readiness/command: a command cannot be run in a virtual machine",
+	} {
+		if err := parse(members); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", members, err, want)
+		}
 	}
 }
 

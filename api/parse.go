@@ -83,6 +83,16 @@ func (m *Microservice) complete() {
 	m.completeHealth()
 	for i := range m.Volumes {
 		m.Volumes[i].complete()
+		m.Exclusive = m.Exclusive || m.Volumes[i].Type == VolumeCSI
+	}
+	if m.Schedule != nil {
+		m.Exclusive = true // a run must not be under way twice
+	}
+	if m.OneShot && m.TimeToLive > 0 && m.Replicas == nil {
+		m.Completions = max(1, m.Completions) // so that applying it again runs it again
+	}
+	if m.Completions > 0 {
+		m.Replicas = &m.Completions
 	}
 	if m.Schedule != nil {
 		m.Exclusive = true // a run must not be under way twice

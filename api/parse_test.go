@@ -119,6 +119,8 @@ func TestEveryRefusedFieldIsRefusedByNameAndTakenWhenNeutral(t *testing.T) {
 				return placed(`"addresses":{` + m + `}`)
 			case strings.Contains(f.Pointer, "/volumes/"):
 				return placed(`"volumes":[{"name":"v","type":"tmpfs","size":1,"mount_path":"/v",` + m + `}]`)
+			case strings.Contains(f.Pointer, "/scale/"):
+				return placed(`"scale":{"max":1,` + m + `}`)
 			case strings.Contains(f.Pointer, "/constraints/"):
 				return placed(`"constraints":[{"type":"direct","cluster":"c1",` + m + `}]`)
 			}
@@ -315,7 +317,7 @@ func TestTableAndTypesAgree(t *testing.T) {
 	walk = func(at string, ty reflect.Type) {
 		kept[at] = true
 		switch ty.Kind() {
-		case reflect.Slice:
+		case reflect.Slice, reflect.Map:
 			walk(at+"/*", ty.Elem())
 		case reflect.Pointer:
 			walk(at, ty.Elem())

@@ -93,17 +93,17 @@ type AppPlan struct {
 	Schedules []NextRuns     `json:"schedules,omitempty"` // of the services that have one
 }
 
+// RollOutPlan is how the running instances of a service would be replaced.
+type RollOutPlan struct {
+	Service ServiceID `json:"service"`
+	Policy  string    `json:"policy"`
+}
+
 // NextRuns are the next times of a service's schedule; none if it is suspended.
 type NextRuns struct {
 	Service ServiceID   `json:"service"`
 	Cron    string      `json:"cron"`
 	Times   []time.Time `json:"times,omitempty"`
-}
-
-// RollOutPlan is how the running instances of a service would be replaced.
-type RollOutPlan struct {
-	Service ServiceID `json:"service"`
-	Policy  string    `json:"policy"`
 }
 
 // FieldChange is one difference between the present and the planned SLA.

@@ -94,18 +94,22 @@ func uniqueRule(name, namespace string) func(checker, string, *value) {
 }
 
 func serviceRule(c checker, at string, v *value) {
-	if v.get("virtualization").text == "unikernel" {
-		c.fault(at+"/virtualization", "build a container image", "unikernels are not supported")
-	} else if code := v.get("code"); code.kind == StringField {
+	if code := v.get("code"); code.kind == StringField {
 		wrong, fix := imageFault(code.text)
-		if v.get("virtualization").text == "process" {
+		switch virt := v.get("virtualization").text; {
+		case virt == Process:
 			wrong, fix = fileFault(code.text)
+		case virt == Unikernel && strings.Contains(code.text, "://"):
+			wrong, fix = archivesFault(code.text, len(v.get("arch").items))
 		}
 		if wrong != "" {
 			c.fault(at+"/code", fix, "code %s", wrong)
 		}
 	}
-	if v.get("exclusive").truth && v.get("on_disconnect").text == string(KeepRunning) {
+	if csi := csiVolume(v); csi >= 0 && v.get("on_disconnect").text == string(KeepRunning) {
+		c.fault(at+"/on_disconnect", "leave on_disconnect out, or volumes/"+itoa(csi),
+			"a service with a CSI volume cannot keep running on a node without its cluster: the volume could be in use twice")
+	} else if v.get("exclusive").truth && v.get("on_disconnect").text == string(KeepRunning) {
 		c.fault(at+"/on_disconnect", "leave out exclusive or on_disconnect",
 			"an exclusive service cannot keep running on a node without its cluster: it could run twice")
 	}
@@ -120,11 +124,13 @@ func serviceRule(c checker, at string, v *value) {
 	}
 	platformRule(c, at, v)
 	processRule(c, at, v)
+	vmRule(c, at, v)
 	networkRule(c, at, v)
 	totalDevicesRule(c, at, v)
 	filesRule(c, at, v)
 	containersOnlyRule(c, at, v)
 	updateRule(c, at, v)
+	scaleRule(c, at, v)
 	jobRule(c, at, v)
 }
 
@@ -161,6 +167,32 @@ func processRule(c checker, at string, v *value) {
 			if need.get("type").text == LinkBandwidth {
 				refuse(at+"/connectivity/"+itoa(i)+"/con_constraints/"+itoa(k)+"/type", LinkBandwidth, network)
 			}
+		}
+	}
+}
+
+// vmRule refuses what a virtual machine cannot have. filesRule refuses files.
+func vmRule(c checker, at string, v *value) {
+	virt := v.get("virtualization").text
+	if !isVM(virt) {
+		return
+	}
+	for _, name := range []string{"privileged", "vgpus", "vtpus", "devices", "volumes", "storage"} {
+		if !neutral(v.get(name)) {
+			c.fault(at+"/"+name, "run it as a container, or leave "+name+" out", "%s is not supported for a virtual machine", name)
+		}
+	}
+	memory := v.get("memory")
+	mb, err := strconv.ParseFloat(memory.text, 64)
+	if neutral(memory) || memory.kind == NumberField && err == nil && mb < MinVMMemory {
+		c.fault(at+"/memory", "128 MiB or more", "a virtual machine needs memory of at least %d MiB, of which QEMU takes 56", MinVMMemory)
+	}
+	if virt == Unikernel && !neutral(v.get("environment")) {
+		c.fault(at+"/environment", "pass it in cmd", "environment is not supported for a unikernel, which gets a command line only")
+	}
+	for _, kind := range []string{"startup", "readiness", "liveness"} {
+		if !neutral(v.get("health").get(kind).get("command")) {
+			c.fault(at+"/health/"+kind+"/command", "check by http, tcp or grpc", "a command cannot be run in a virtual machine")
 		}
 	}
 }

@@ -79,6 +79,9 @@ func schemaOf(f *Field) map[string]any {
 			}
 		}
 		s["properties"], s["required"], s["additionalProperties"] = properties, required, false
+		if any := lookup[f.Pointer+"/*"]; any != nil {
+			s["additionalProperties"], s["maxProperties"] = schemaOf(any), f.Max
+		}
 	}
 	return s
 }

@@ -71,6 +71,7 @@ type Microservice struct {
 	Stdin        bool           `json:"stdin,omitempty"`  // its input is open, for attach
 	TTY          bool           `json:"tty,omitempty"`    // it runs in a terminal
 	Volumes      []Volume       `json:"volumes,omitempty"`
+	Scale        *Scale         `json:"scale,omitempty"` // nil: Replicas instances run
 }
 
 // NetworkAny is the value of `network` for services that may also run on nodes without an overlay
@@ -137,9 +138,10 @@ func (m Microservice) Needs() Resources {
 		r.StorageMB = max(m.Storage, MinDiskVolumeMB) // what the node takes for the layer that it limits
 	}
 	for _, v := range m.Volumes {
-		if v.Type == VolumeTmpfs {
+		switch v.Type {
+		case VolumeTmpfs:
 			r.MemoryMB += v.SizeMB
-		} else {
+		case VolumeLocal, VolumeEphemeral:
 			r.StorageMB += v.SizeMB
 		}
 	}
@@ -196,8 +198,11 @@ func (m Microservice) Attempts() int {
 // Dormant returns why instance number n of the service begins dormant in its cluster, or ReasonNone
 // if it is placed on a node at once.
 func (m Microservice) Dormant(n int) Reason {
-	if m.Schedule != nil {
+	switch {
+	case m.Schedule != nil:
 		return ReasonScheduled
+	case m.Scale.Sleeps(n):
+		return ReasonIdle
 	}
 	return ReasonNone
 }

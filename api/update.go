@@ -114,6 +114,9 @@ func updateRule(c checker, at string, v *value) {
 	if v.get("exclusive").truth && !neutral(u.get("surge")) {
 		c.fault(at+"/update/surge", "leave surge out", "an exclusive service cannot have an additional instance: each one stops before its replacement starts")
 	}
+	if csi := csiVolume(v); csi >= 0 && !v.get("exclusive").truth && !neutral(u.get("surge")) {
+		c.fault(at+"/update/surge", "leave surge out", "a service with a CSI volume cannot have an additional instance: each one stops before its replacement starts")
+	}
 	volumes := v.get("volumes")
 	for i := range volumes.items {
 		if kind := &volumes.items[i]; (kind.get("type").text == VolumeLocal || kind.get("csi_driver").text == VolumeLocal) && !neutral(u.get("surge")) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // check validates a document against Fields and collects its faults.
@@ -99,10 +100,18 @@ func (c checker) value(at string, f *Field, v *value) {
 }
 
 func (c checker) object(at string, f *Field, v *value) {
+	any := lookup[f.Pointer+"/*"]
+	if any != nil {
+		c.count(at, f.Name(), f, len(v.members))
+	}
 	for i := range v.members {
 		m := &v.members[i]
 		child := lookup[f.Pointer+"/"+m.key]
 		switch {
+		case any != nil && (len(m.key) > maxKey || m.key == "" || strings.ContainsFunc(m.key, unicode.IsControl)):
+			c.fault(at+"/"+escape(shorten(m.key)), fmt.Sprintf("1 to %d bytes without control characters", maxKey), "key %q of %s is invalid", shorten(m.key), f.Name())
+		case any != nil:
+			c.value(at+"/"+escape(m.key), any, &m.value)
 		case child == nil || m.key == "*" || strings.Contains(m.key, "/"): // not a key of a pointer
 			c.unknown(at, f, m.key)
 		case m.kind == "" && !child.Required: // null is absent
@@ -111,11 +120,14 @@ func (c checker) object(at string, f *Field, v *value) {
 		}
 	}
 	for _, name := range below[f.Pointer] {
-		if lookup[f.Pointer+"/"+name].Required && !slices.ContainsFunc(v.members, func(m member) bool { return m.key == name }) {
+		if any == nil && lookup[f.Pointer+"/"+name].Required && !slices.ContainsFunc(v.members, func(m member) bool { return m.key == name }) {
 			c.fault(at+"/"+name, fixMissing(lookup[f.Pointer+"/"+name]), "%s is missing", name)
 		}
 	}
 }
+
+// maxKey is the maximum length of a key of an object that takes any keys.
+const maxKey = 128
 
 func (c checker) unknown(at string, f *Field, key string) {
 	if c.full() {

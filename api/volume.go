@@ -3,6 +3,8 @@ package api
 import (
 	"fmt"
 	"path"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,13 +12,17 @@ import (
 
 // Volume is a file system of a service's instances.
 type Volume struct {
-	Name      string `json:"name,omitempty"`
-	VolumeID  string `json:"volume_id,omitempty"`  // Oakestra's name of Name; empty after ParseSLA
-	Type      string `json:"type,omitempty"`       // one of VolumeTypes
-	Driver    string `json:"csi_driver,omitempty"` // Oakestra's name of Type; empty after ParseSLA
+	Name     string `json:"name,omitempty"`
+	VolumeID string `json:"volume_id,omitempty"` // Oakestra's name of Name; empty after ParseSLA
+	Type     string `json:"type,omitempty"`      // one of VolumeTypes
+	// Driver is the CSI driver of a volume of type VolumeCSI, otherwise empty after ParseSLA. Oakestra's
+	// documents have the other types in it, too.
+	Driver    string `json:"csi_driver,omitempty"`
 	MountPath string `json:"mount_path"`
 	SizeMB    int64  `json:"size"` // MiB
 	ReadOnly  bool   `json:"read_only,omitempty"`
+
+	Config map[string]string `json:"config,omitempty"` // parameters of the CSI driver
 }
 
 // The types of volumes.
@@ -24,10 +30,14 @@ const (
 	VolumeLocal     = "local"     // on a node's disk; outlives the instance
 	VolumeEphemeral = "ephemeral" // on a node's disk; deleted with the placement of the instance
 	VolumeTmpfs     = "tmpfs"     // in memory; empty after each restart
+	VolumeCSI       = "csi"       // of a CSI driver; outlives the instance and moves between nodes
 )
 
 // VolumeTypes are the values of Volume.Type.
-var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs}
+var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs, VolumeCSI}
+
+// BuiltInVolumes are the types of volumes that nodes provide without a driver.
+var BuiltInVolumes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs}
 
 // The limits of volumes.
 const (
@@ -37,7 +47,7 @@ const (
 	MaxNodeVolumes  = 1024    // local volumes on one node
 )
 
-// VolumeID names a local volume: "<instance id>:<name>". It contains the path of the tenant, so that
+// VolumeID names a volume that outlives its instance: "<instance id>:<name>". It contains the path of the tenant, so that
 // a volume never belongs to an instance of another tenant.
 type VolumeID string
 
@@ -79,9 +89,17 @@ type NodeVolume struct {
 	Epoch  Epoch    `json:"epoch"` // of the newest placement that had it
 }
 
-// VolumeStatus is a local volume in the API of the root.
+// NodeCSI is a CSI driver of a node.
+type NodeCSI struct {
+	Driver   string            `json:"driver"`
+	NodeID   string            `json:"node_id"`            // the node's id at the driver
+	Topology map[string]string `json:"topology,omitempty"` // where the node is, in the driver's terms
+}
+
+// VolumeStatus is a volume that outlives its instance, in the API of the root.
 type VolumeStatus struct {
 	ID       VolumeID  `json:"id"`
+	Driver   string    `json:"csi_driver,omitempty"` // empty: it is local
 	Tenant   Tenant    `json:"tenant"`
 	Cluster  ClusterID `json:"cluster"` // where it is; its instance is only placed there
 	SizeMB   int64     `json:"size_mb"`
@@ -90,7 +108,7 @@ type VolumeStatus struct {
 	Revision Revision  `json:"revision"`
 }
 
-// LocalVolumes returns the service's volumes that outlive an instance.
+// LocalVolumes returns the service's volumes that outlive an instance on the disk of its node.
 func (m Microservice) LocalVolumes() (out []Volume) {
 	for _, v := range m.Volumes {
 		if v.Type == VolumeLocal {
@@ -100,9 +118,22 @@ func (m Microservice) LocalVolumes() (out []Volume) {
 	return out
 }
 
-// KeepsData reports whether the service has a local volume. Its instances never run twice, and only
-// where their volumes are.
-func (m Microservice) KeepsData() bool { return len(m.LocalVolumes()) > 0 }
+// CSIVolumes returns the service's volumes of CSI drivers.
+func (m Microservice) CSIVolumes() (out []Volume) {
+	for _, v := range m.Volumes {
+		if v.Type == VolumeCSI {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// KeptVolumes returns the service's volumes that outlive an instance.
+func (m Microservice) KeptVolumes() []Volume { return append(m.LocalVolumes(), m.CSIVolumes()...) }
+
+// KeepsData reports whether the service has volumes that outlive an instance. Its instances never run
+// twice, and only where their volumes are.
+func (m Microservice) KeepsData() bool { return len(m.KeptVolumes()) > 0 }
 
 // TmpfsMB returns the sum of the service's volumes in memory.
 func (m Microservice) TmpfsMB() (sum int64) {
@@ -122,7 +153,36 @@ func (v *Volume) complete() {
 	if v.Type == "" {
 		v.Type = v.Driver
 	}
-	v.VolumeID, v.Driver = "", ""
+	if len(v.Config) == 0 {
+		v.Config = nil
+	}
+	if v.VolumeID = ""; !slices.Contains(BuiltInVolumes, v.Driver) && v.Driver != "" {
+		v.Type = VolumeCSI
+	} else {
+		v.Driver = ""
+	}
+}
+
+// ValidCSIDriver reports whether s can be the name of a CSI driver: a DNS name with a dot, as the
+// specification recommends, so that it is not mistaken for a type of volumes.
+func ValidCSIDriver(s string) bool {
+	return len(s) <= 63 && strings.Contains(s, ".") && !strings.Contains(s, "..") && csiDriverText.MatchString(s)
+}
+
+// csiDriverPattern allows a slash, which Oakestra's drivers have in their names.
+const csiDriverPattern = `[A-Za-z0-9]([-A-Za-z0-9./]*[A-Za-z0-9])?`
+
+var csiDriverText = regexp.MustCompile(`^` + csiDriverPattern + `$`)
+
+// csiFeature begins the feature that a node announces for each of its CSI drivers.
+const csiFeature = "csi:"
+
+// FeatureOfCSI returns the feature that a node announces if it has a CSI driver.
+func FeatureOfCSI(driver string) string { return csiFeature + driver }
+
+// CSIDriverOf returns the driver of a FeatureOfCSI.
+func CSIDriverOf(feature string) (driver string, ok bool) {
+	return strings.CutPrefix(feature, csiFeature)
 }
 
 // occupied are the paths in a container on which no volume may be mounted, also not below or above
@@ -166,20 +226,28 @@ func volumeRule(c checker, at string, v *value) {
 	switch {
 	case kind.text == "" && driver.text == "":
 		c.fault(at+"/type", fixEnum(lookup[volumePath+"/type"], ""), "type is missing")
-	case kind.text != "" && driver.text != "" && kind.text != driver.text:
+	case kind.text == VolumeCSI && driver.text == "":
+		c.fault(at+"/csi_driver", "name the driver, such as csi.example.org", "csi_driver is missing")
+	case driver.text != "" && !isVolumeType(driver.text) && !ValidCSIDriver(driver.text), driver.text == VolumeCSI:
+		c.fault(at+"/csi_driver", "use "+strings.Join(BuiltInVolumes, ", ")+" or the name of a CSI driver, such as csi.example.org",
+			"csi_driver %q is not built in, and no name of a CSI driver", shorten(driver.text))
+	case kind.text != "" && driver.text != "" && kind.text != driver.text && (kind.text != VolumeCSI || isVolumeType(driver.text)):
 		c.fault(at+"/csi_driver", "leave one of them out", "csi_driver contradicts type")
-	case driver.text != "" && !isVolumeType(driver.text):
-		c.fault(at+"/csi_driver", "use one of the built-in drivers: "+strings.Join(VolumeTypes, ", "),
-			"csi_driver %q is not built in, and other CSI drivers are not supported yet", shorten(driver.text))
 	}
 	is := kind.text
 	if is == "" {
 		is = driver.text
 	}
+	if ValidCSIDriver(driver.text) && !isVolumeType(driver.text) {
+		is = VolumeCSI
+	}
+	if n := len(v.get("config").members); n > 0 && isVolumeType(is) && is != VolumeCSI {
+		c.fault(at+"/config", "leave config out", "config is for CSI drivers; a volume of type %s takes size and read_only", is)
+	}
 	if n, err := strconv.ParseInt(v.get("size").text, 10, 64); err == nil && n > 0 && n < MinDiskVolumeMB && (is == VolumeLocal || is == VolumeEphemeral) {
 		c.fault(at+"/size", fmt.Sprintf("%d to %d MiB", MinDiskVolumeMB, MaxVolumeMB), "size is %d, too small for a volume of type %s", n, is)
 	}
-	if v.get("read_only").truth && is != VolumeLocal && isVolumeType(is) {
+	if v.get("read_only").truth && is != VolumeLocal && is != VolumeCSI && isVolumeType(is) {
 		c.fault(at+"/read_only", "leave read_only out", "a volume of type %s is empty at first: read_only would make it useless", is)
 	}
 	if p := v.get("mount_path"); p.kind == StringField && len(p.text) <= maxMountPath {
@@ -189,8 +257,16 @@ func volumeRule(c checker, at string, v *value) {
 	}
 }
 
+// csiVolume returns the index of the first volume of a CSI driver in a service, -1 if it has none.
+func csiVolume(service *value) int {
+	return slices.IndexFunc(service.get("volumes").items, func(v value) bool {
+		d := v.get("csi_driver").text
+		return v.get("type").text == VolumeCSI || d != "" && !isVolumeType(d)
+	})
+}
+
 func isVolumeType(s string) bool {
-	return s == VolumeLocal || s == VolumeEphemeral || s == VolumeTmpfs
+	return slices.Contains(VolumeTypes, s)
 }
 
 // FeatureOfVolume returns the feature that a node announces if it supports a type of volumes.

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -36,6 +37,17 @@ func TestVolumesAreReserved(t *testing.T) {
 	}
 }
 
+func TestCSIVolumes(t *testing.T) {
+	m := volumesOf(t, `[{"volume_id":"data","csi_driver":"csi.example.org","mount_path":"/data","size":8,"config":{"class":"fast"}}]`)
+	want := []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: "csi.example.org", MountPath: "/data", SizeMB: 8, Config: map[string]string{"class": "fast"}}}
+	if own := volumesOf(t, `[{"name":"data","type":"csi","csi_driver":"csi.example.org","mount_path":"/data","size":8,"config":{"class":"fast"}}]`); !reflect.DeepEqual(m.Volumes, want) || !reflect.DeepEqual(own.Volumes, want) {
+		t.Errorf("volumes: got %+v and %+v, want %+v", m.Volumes, own.Volumes, want)
+	}
+	if !m.Exclusive || !m.KeepsData() || len(m.LocalVolumes()) > 0 || m.Needs().StorageMB != 0 || !slices.Equal(m.Features(), []string{"csi:csi.example.org"}) {
+		t.Errorf("got %+v with features %v, want an exclusive service that takes no disk of the node and needs the driver", m, m.Features())
+	}
+}
+
 func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 	volume := func(members string) string {
 		all := `"name":"data","type":"local","mount_path":"/data","size":64`
@@ -63,7 +75,18 @@ func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 		{volume(`volume_id="other"`), "/volumes/0/volume_id", "contradicts name"},
 		{volume("type="), "/volumes/0/type", "type is missing"},
 		{volume(`type="nfs"`), "/volumes/0/type", "type cannot be"},
-		{volume(`type=;csi_driver="csi.oakestra.io"`), "/volumes/0/csi_driver", `csi_driver "csi.oakestra.io" is not built in`},
+		{volume(`type=;csi_driver="locall"`), "/volumes/0/csi_driver", `csi_driver "locall" is not built in`},
+		{volume(`type="csi"`), "/volumes/0/csi_driver", "csi_driver is missing"},
+		{volume(`type="csi";csi_driver="tmpfs"`), "/volumes/0/csi_driver", "contradicts type"},
+		{volume(`type="csi";csi_driver="csi"`), "/volumes/0/csi_driver", "is not built in"},
+		{volume(`csi_driver="csi.example.org"`), "/volumes/0/csi_driver", "contradicts type"},
+		{volume(`type=;csi_driver="csi..example"`), "/volumes/0/csi_driver", "no name of a CSI driver"},
+		{volume(`type=;csi_driver="csi.example.org";config={"a":1}`), "/volumes/0/config/a", "must be a string"},
+		{volume(`type=;csi_driver="csi.example.org";config={"":"b"}`), "/volumes/0/config/", "is invalid"},
+		{volume(`type=;csi_driver="csi.example.org";secrets=["s"]`), "/volumes/0/secrets", "has its credentials"},
+		{volume(`type=;csi_driver="csi.example.org";access_mode="shared"`), "/volumes/0/access_mode", "one writer"},
+		{`"update":{"surge":1},` + volume(`type=;csi_driver="csi.example.org"`), "/update/surge", "CSI volume"},
+		{`"on_disconnect":"keep",` + volume(`type=;csi_driver="csi.example.org"`), "/on_disconnect", "CSI volume"},
 		{volume(`csi_driver="tmpfs"`), "/volumes/0/csi_driver", "contradicts type"},
 		{volume("size="), "/volumes/0/size", "size is missing"},
 		{volume("size=0"), "/volumes/0/size", "out of range"},
@@ -79,7 +102,7 @@ func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 		{volume(`mount_path="/dev/shm"`), "/volumes/0/mount_path", "/dev"},
 		{volume(`mount_path="/etc"`), "/volumes/0/mount_path", "/etc/hosts"},
 		{volume(`type="tmpfs";read_only=true`), "/volumes/0/read_only", "useless"},
-		{volume(`config={"a":"b"}`), "/volumes/0/config", "until CSI drivers arrive"},
+		{volume(`config={"a":"b"}`), "/volumes/0/config", "is for CSI drivers"},
 		{two("/a", "/a"), "/volumes/1/mount_path", "contain one another"},
 		{two("/a", "/a/b"), "/volumes/1/mount_path", "contain one another"},
 		{two("/a/b", "/a"), "/volumes/1/mount_path", "contain one another"},

@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
+	"github.com/treeline-edge/treeline/node-engine/runtime/qemu"
 	"github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -32,6 +33,7 @@ const (
 
 func main() {
 	process.ShimMain()
+	qemu.ShimMain()
 	guard.Main()
 	containerd.LogWriterMain()
 	if os.Getenv("GOGC") == "" {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -64,7 +65,7 @@ func (c *cli) volume(ctx context.Context, a *client.Client, reference string) (v
 
 func (c *cli) getVolumesCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volumes [APP|SERVICE|INSTANCE[:NAME]]", Aliases: []string{"volume", "vol"}, Short: "Show local volumes", Args: cobra.MaximumNArgs(1),
+		Use: "volumes [APP|SERVICE|INSTANCE[:NAME]]", Aliases: []string{"volume", "vol"}, Short: "Show volumes that outlive their instances", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("volumes"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			if len(args) > 0 {
@@ -94,6 +95,7 @@ func (c *cli) describeVolume(ctx context.Context, d *description, name string) e
 	d.line("Volume", "%s", v.ID)
 	d.line("Instance", "%s, which %s it", v.ID.Instance(), map[bool]string{true: "has", false: "does not use"}[v.InUse])
 	d.line("Cluster", "%s", v.Cluster)
+	d.line("Type", "%s", cmp.Or(v.Driver, api.VolumeLocal))
 	d.line("Size", "%d MiB", v.SizeMB)
 	d.line("Created", "%s ago", d.Age(v.Created))
 	d.line("Revision", "%d", v.Revision)
@@ -104,10 +106,10 @@ func (c *cli) describeVolume(ctx context.Context, d *description, name string) e
 
 func (c *cli) deleteVolumeCmd(yes *bool) *cobra.Command {
 	return &cobra.Command{
-		Use: "volume INSTANCE:NAME…", Aliases: []string{"volumes", "vol"}, Short: "Delete local volumes with their data",
-		Long: `Delete local volumes with their data. The node that has a volume must be connected. A
-volume that an instance has is not deleted: delete the application, or leave the volume
-out of its SLA first.`,
+		Use: "volume INSTANCE:NAME…", Aliases: []string{"volumes", "vol"}, Short: "Delete volumes with their data",
+		Long: `Delete volumes with their data. The node that has a local volume must be connected, and
+the driver of a CSI volume must answer. A volume that an instance has is not deleted:
+delete the application, or leave the volume out of its SLA first.`,
 		ValidArgsFunction: c.complete("volumes"),
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			return each(args, func(name string) error {

@@ -1,6 +1,7 @@
 package output
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -263,12 +264,13 @@ var Nodes = Table[api.Node]{
 	},
 }
 
-// Volumes is the table of local volumes.
+// Volumes is the table of volumes that outlive their instances.
 var Volumes = Table[api.VolumeStatus]{
 	Kind: "volumes",
 	Name: func(v api.VolumeStatus) string { return string(v.ID) },
 	Columns: []Column[api.VolumeStatus]{
 		{Header: "NAME", Cell: func(p Printer, v api.VolumeStatus) string { return p.Short(string(v.ID)) }},
+		{Header: "TYPE", Cell: func(_ Printer, v api.VolumeStatus) string { return cmp.Or(v.Driver, api.VolumeLocal) }},
 		{Header: "SIZE", Cell: func(_ Printer, v api.VolumeStatus) string { return fmt.Sprintf("%d MiB", v.SizeMB) }},
 		{Header: "IN USE", Cell: func(_ Printer, v api.VolumeStatus) string { return map[bool]string{true: "yes", false: "no"}[v.InUse] }},
 		{Header: "CLUSTER", Cell: func(_ Printer, v api.VolumeStatus) string { return string(v.Cluster) }},

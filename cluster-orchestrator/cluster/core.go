@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/latency"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
@@ -25,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/violations"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -65,6 +67,8 @@ type Config struct {
 	// Brokers are the addresses of the cluster's broker, now and after a planned switch, in
 	// the order in which nodes try them (wire.Desired.Brokers). Empty: they are not sent.
 	Brokers []string
+
+	CSI []string // names of the CSI drivers whose controllers the cluster can call
 }
 
 func (c Config) withDefaults() Config {
@@ -92,10 +96,14 @@ type Core struct {
 	latency    *latency.Machine
 	netbook    *netbook.Machine
 	uplink     *uplink.Machine
+	scale      *autoscale.Machine
+	volumes    *volumes.Machine
 
 	// Changes that are passed to the netbook at the end of the step.
 	places    map[routes.Place]bool
 	instances map[api.InstanceID]bool
+	// scaled are instances whose state is passed to scale in this step.
+	scaled map[api.InstanceID]bool
 }
 
 // New returns the core of a cluster without nodes and instances.
@@ -112,13 +120,16 @@ func New(cfg Config) *Core {
 			Cluster: cfg.ID, Seed: cfg.Seed, Relay: cfg.Relay, Unencrypted: cfg.Unencrypted, Interest: cfg.Interest, Return: cfg.Return,
 		}),
 		uplink:    uplink.New(fx, uplink.Config{Cluster: cfg.ID, Idle: cfg.ReportIdle, Retry: cfg.ReportRetry, Offer: cfg.Offer}),
+		volumes:   volumes.New(fx),
 		places:    map[routes.Place]bool{},
 		instances: map[api.InstanceID]bool{},
+		scale:     autoscale.New(),
+		scaled:    map[api.InstanceID]bool{},
 	}
 	c.place = placement.New(placement.Config{
 		Cluster: cfg.ID, LocalNumbers: cfg.LocalNumbers, Plugin: cfg.Plugin, Asks: cfg.Asks, Location: cfg.Location,
 		Share: cfg.Offer.Part(), Workload: cfg.Workload, Preempt: cfg.Preempt, MovesPerHour: cfg.MovesPerHour,
-		Brokers: cfg.Brokers, SaveNode: c.saveNode,
+		Brokers: cfg.Brokers, CSI: cfg.CSI, SaveNode: c.saveNode,
 	}, fx, c.latency)
 	c.rescale()
 	return c
@@ -130,6 +141,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	err := in.apply(c)
 	c.route()
 	c.expire()
+	c.autoscale()
 	c.place.RunsDue()
 	c.place.AskMore()
 	c.place.Retry()
@@ -206,6 +218,7 @@ func (c *Core) expire() {
 			c.retryMeasured(latency.Result{Changed: c.latency.ExpirePairs()})
 		case effects.Accept:
 			c.unaccepted(k.Instance)
+		case effects.Scale: // see autoscale
 		}
 		c.route()
 	}
@@ -235,6 +248,7 @@ func (c *Core) route() {
 	c.uplink.Toggle(ch.Wanted, ch.Known)
 	maps.Copy(c.places, ch.Places)
 	maps.Copy(c.instances, ch.Instances)
+	maps.Copy(c.scaled, ch.Instances)
 	for id := range ch.Remeasure {
 		c.netbook.MarkDue(id)
 	}
@@ -278,6 +292,12 @@ func (c *Core) Restore(docs []store.Doc) error {
 		switch {
 		case d.Kind == membership.Kind:
 			err = c.restoreNode(d.Data)
+		case d.Kind == volumes.Kind:
+			var r volumes.Record
+			if err = json.Unmarshal(d.Data, &r); err == nil {
+				c.volumes.Restore(r)
+				c.showVolume(r.ID)
+			}
 		case d.Kind == placement.KindInstance:
 			err = c.place.Restore(d.Data)
 		case d.Kind == placement.KindMeta && d.Key == placement.KeyCounter:

@@ -55,6 +55,7 @@ func (c *Core) netUp(id api.NodeID, up wire.NetUp) {
 		c.place.ShowPositions(id)
 	}
 	c.networkChanged(r)
+	c.demanded(r.Demands, true)
 	var targets map[api.ServiceID][]api.Target
 	if slices.ContainsFunc(up.Between, func(p wire.NetPair) bool { return p.Cluster != "" }) {
 		targets = c.place.Targets(id)
@@ -92,6 +93,7 @@ func (in RootNet) apply(c *Core) error {
 		c.latency.SetRemote(id, c.netbook.Remote(id))
 	}
 	c.networkChanged(r)
+	c.demanded(r.Demands, false)
 	return nil
 }
 

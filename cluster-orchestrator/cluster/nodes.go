@@ -184,6 +184,7 @@ func (c *Core) nodeReport(r wire.NodeReport) {
 		c.place.NoteNode(r.Node)
 		c.settleIfAllReported()
 	}
+	c.usage(r.Node, r.Usage)
 }
 
 func (c *Core) settleIfAllReported() {

@@ -173,7 +173,7 @@ func (w *world) join(id api.NodeID, has api.Resources) *twin {
 }
 
 func nodeInfo(id api.NodeID, has api.Resources) api.NodeInfo {
-	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}, Network: api.NetworkOverlay, Features: []string{api.FeatureStorage}}
+	return api.NodeInfo{ID: id, Arch: "amd64", OS: "linux", Capacity: has, Runtimes: []string{"container"}, Network: api.NetworkOverlay, Features: []string{api.FeatureScale, api.FeatureStorage}}
 }
 
 // whole returns the twin's whole report.

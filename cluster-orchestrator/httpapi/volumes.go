@@ -17,7 +17,7 @@ type volumeIn struct {
 }
 
 func (a *API) registerVolumes() {
-	remove := rest.Tag("volumes").Delete("/v1/volumes/{id}", "Delete a local volume with its data, on its node", 404, 409, 503, 504)
+	remove := rest.Tag("volumes").Delete("/v1/volumes/{id}", "Delete a volume with its data, on its node or by its CSI driver", 404, 409, 503, 504)
 	act(a, remove.Named("deleteVolume"), "", a.deleteVolume)
 }
 
@@ -34,13 +34,26 @@ func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *volumeIn
 		}
 	}
 	var at []api.NodeID
-	var used bool
-	if err := a.opt.Owner.Read(ctx, func() { at, used = a.opt.Core.Volume(id) }); err != nil {
+	var used, csi bool
+	if err := a.opt.Owner.Read(ctx, func() {
+		at, used = a.opt.Core.Volume(id)
+		_, csi = a.opt.Core.CSIVolume(id)
+	}); err != nil {
 		return err
 	}
 	switch {
 	case used:
 		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+	case csi && a.opt.DeleteCSI == nil:
+		return fmt.Errorf("delete volume %s: this cluster has no CSI drivers in its configuration (key csi): %w", id, api.ErrUnavailable)
+	case csi:
+		if err := a.opt.DeleteCSI(ctx, id); err != nil {
+			return err
+		}
+		a.opt.Log.Info("volume deleted", "volume", id, "by", p.User)
+		if len(at) == 0 {
+			return nil
+		}
 	case len(at) == 0:
 		return fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
 	}

@@ -41,7 +41,12 @@ type ServerOptions struct {
 	Purging func(context.Context, api.NodeID, wire.NodePurging) (bool, error)
 	Left    func(context.Context, api.NodeID) error
 	// Value returns a config or secret, and whether an instance on the node needs it.
-	Value   func(context.Context, api.NodeID, wire.WantValue) (wire.Value, bool, error)
+	Value func(context.Context, api.NodeID, wire.WantValue) (wire.Value, bool, error)
+	// AttachVolume and DetachVolume give a CSI volume to a placement of the node, and take it back; nil:
+	// the cluster has no CSI drivers.
+	AttachVolume func(context.Context, api.NodeID, wire.WantVolume) (wire.VolumeAttached, error)
+	DetachVolume func(context.Context, api.NodeID, wire.WantVolume) error
+
 	MQTT    string           // the broker's URL for nodes; empty: this port
 	Brokers []string         // see wire.Desired.Brokers
 	Now     func() time.Time // default time.Now
@@ -73,6 +78,8 @@ func NewServer(o ServerOptions) *Server {
 	d.mux.HandleFunc("POST /v1/node/purge", d.asNode(d.purge))
 	d.mux.HandleFunc("POST /v1/node/left", d.asNode(d.left))
 	d.mux.HandleFunc("POST /v1/node/value", d.asNode(d.value))
+	d.mux.HandleFunc("POST /v1/node/volumes/attach", d.asNode(d.attachVolume))
+	d.mux.HandleFunc("POST /v1/node/volumes/detach", d.asNode(d.detachVolume))
 	d.mux.HandleFunc("POST /v1/node/streams/{id}", d.asNode(d.stream))
 	d.mux.HandleFunc("GET /v1/node/streams/{id}", d.asNode(d.streamDown))
 	return d

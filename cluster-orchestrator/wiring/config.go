@@ -8,14 +8,17 @@ package wiring
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
+	"github.com/treeline-edge/treeline/internal/csi"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -41,6 +44,9 @@ type Config struct {
 	Broker   BrokerConfig  `yaml:"broker"`
 
 	Network NetworkConfig `yaml:"network"`
+
+	CSI        []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
+	CSITimeout time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 
 	Scheduler    string         `yaml:"scheduler" usage:"what ranks the nodes that pass the filters: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	Offer        OfferConfig    `yaml:"offer"`
@@ -137,6 +143,12 @@ func (c Config) Validate() error {
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
 		return daemon.Invalid("network.interest", "%s is too short for nodes to renew their subscriptions; at least 10s", c.Network.Interest)
 	}
+	if _, err := csi.ParseAll(c.CSI); err != nil {
+		return daemon.Invalid("csi", "%v", err)
+	}
+	if c.CSITimeout < 0 || c.CSITimeout > csi.MaxTimeout {
+		return daemon.Invalid("csi_timeout", "%s, want 0s to %s", c.CSITimeout, csi.MaxTimeout)
+	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
 		return daemon.Invalid("beat, lease, dead", "%s, %s, %s, must not be negative", c.Beat, c.Lease, c.Dead)
 	}
@@ -184,6 +196,8 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *clien
 		Timing: wire.Timing{Heartbeat: c.Beat, Lease: c.Lease}, Dead: c.Dead,
 		Brokers: c.Broker.known(),
 	}
+	drivers, _ := csi.ParseAll(c.CSI) // validated
+	conf.CSI = slices.Sorted(maps.Keys(drivers))
 	c.placement(&conf, info, out)
 	return conf
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/csi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
@@ -28,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
+	csidriver "github.com/treeline-edge/treeline/internal/csi"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 	"github.com/treeline-edge/treeline/internal/freeport"
@@ -56,25 +58,27 @@ const AddressFile = "address"
 const sweepEvery = time.Hour
 
 type orchestrator struct {
-	cfg    Config
-	log    *slog.Logger
-	id     *identities
-	core   *cluster.Core
-	loop   *loop.Loop[cluster.Input]
-	broker *broker.Broker // the embedded broker; nil: the broker is external
-	outer  *keeper.Keeper // of an external broker's certificate; nil: none
-	bus    bus.Bus
-	nodes  *nodes
-	server *nodelink.Server
-	api    *httpapi.API
-	root   *rootlink.Link
-	client *http.Client // of the root
-	port   *gate.Gate
-	http   http.Handler
-	sched  *client.Asker
-	relay  *relay.Relay // nil: none is configured
-	values *values.Values
-	relays relay.Foreign // other clusters' relays in routes
+	cfg     Config
+	log     *slog.Logger
+	id      *identities
+	core    *cluster.Core
+	loop    *loop.Loop[cluster.Input]
+	broker  *broker.Broker // the embedded broker; nil: the broker is external
+	outer   *keeper.Keeper // of an external broker's certificate; nil: none
+	bus     bus.Bus
+	nodes   *nodes
+	server  *nodelink.Server
+	api     *httpapi.API
+	root    *rootlink.Link
+	client  *http.Client // of the root
+	port    *gate.Gate
+	http    http.Handler
+	sched   *client.Asker
+	relay   *relay.Relay // nil: none is configured
+	values  *values.Values
+	csi     *csi.Controller // nil: no drivers are configured
+	drivers map[string]*csidriver.Driver
+	relays  relay.Foreign // other clusters' relays in routes
 }
 
 // Run runs a cluster orchestrator until ctx ends. It returns store.ErrConflict if another
@@ -193,6 +197,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err := o.openBus(members); err != nil {
 		return err
 	}
+	if err := o.openCSI(); err != nil {
+		return err
+	}
 	o.nodes = &nodes{
 		members: members, tokens: tokens, disconnect: func(api.NodeID) {},
 		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
@@ -200,10 +207,10 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if o.broker != nil {
 		o.nodes.disconnect = o.broker.Disconnect
 	}
-	o.server = nodelink.NewServer(nodelink.ServerOptions{
+	serve := nodelink.ServerOptions{
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
 		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
-	})
+	}
 	records, err := audit.New(ctx, audit.Options{
 		Cluster: o.id.info().ID, Store: st, Loaded: docs,
 		Notify: func(ctx context.Context, text string) { _ = o.loop.Do(ctx, cluster.Accessed{Text: text}, nil) },
@@ -211,10 +218,14 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err != nil {
 		return err
 	}
-	o.api = httpapi.New(httpapi.Options{
+	people := httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
-	})
+	}
+	if o.csi != nil {
+		serve.AttachVolume, serve.DetachVolume, people.DeleteCSI = o.csi.Attach, o.csi.Detach, o.csi.Delete
+	}
+	o.server, o.api = nodelink.NewServer(serve), httpapi.New(people)
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
 	if err := o.id.openUpper(o.client); err != nil {
 		return err
@@ -260,7 +271,23 @@ func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
 	return err
 }
 
+// openCSI opens the configured CSI drivers.
+func (o *orchestrator) openCSI() (err error) {
+	sockets, err := csidriver.ParseAll(o.cfg.CSI)
+	if err != nil || len(sockets) == 0 {
+		return err
+	}
+	if o.drivers, err = csidriver.OpenAll(sockets, o.cfg.CSITimeout); err != nil {
+		return err
+	}
+	o.csi = csi.New(csi.Options{Cluster: o.id.info().ID, Drivers: o.drivers, Core: o.core, Owner: o.loop, Log: o.log})
+	return nil
+}
+
 func (o *orchestrator) close() {
+	for _, d := range o.drivers {
+		d.Close()
+	}
 	_ = o.bus.Close()
 	if o.broker != nil {
 		_ = o.broker.Close()

@@ -73,6 +73,12 @@ var table = map[string]check{
 	"NodeReport.Boot":     between(0, maxBoot),
 	"NodeReport.Seq":      between(0, maxCount),
 	"NodeReport.Observed": listOf(maxInstances),
+	"NodeReport.Usage":    listOf(maxInstances),
+
+	"InstanceUsage.MilliCPU":    between(-1, 1<<20),
+	"InstanceUsage.MemoryMB":    between(-1, 1<<30),
+	"InstanceUsage.Connections": between(0, 1<<31),
+	"InstanceUsage.Idle":        between(-1, int64(30*24*time.Hour)),
 
 	"NodeInfo.Hostname":     word(253),
 	"NodeInfo.Arch":         word(shortWord),
@@ -101,6 +107,11 @@ var table = map[string]check{
 	"NodeVolume.ID":     is("the id of a volume", func(v api.VolumeID) bool { _, err := api.ParseVolumeID(string(v)); return err == nil }),
 	"NodeVolume.SizeMB": between(0, api.MaxVolumeMB),
 
+	"NodeInfo.CSI":     set(8, func(v reflect.Value) string { return v.FieldByName("Driver").String() }),
+	"NodeCSI.Driver":   is("the name of a CSI driver", api.ValidCSIDriver),
+	"NodeCSI.NodeID":   text(256),
+	"NodeCSI.Topology": dict(64, text(1024), text(1024)),
+
 	"NodeDevice.ID":    word(longWord),
 	"NodeDevice.Kinds": words,
 	"NodeDevice.Model": text(longWord),
@@ -116,6 +127,7 @@ var table = map[string]check{
 	"NetUp.Unsubscribe": listOf(maxSubscribed),
 	"NetUp.Rev":         revision,
 	"NetUp.Between":     listOf(wire.MaxNetPairs),
+	"NetUp.Demand":      listOf(wire.MaxDemands),
 
 	"NetSelf.Key":       peerKey,
 	"NetSelf.Endpoints": strict(32),
@@ -134,6 +146,8 @@ var table = map[string]check{
 	"Probed.Error": text(512),
 
 	"NodePurging.Failed": text(sentence),
+
+	"WantVolume.Name": is("the name of a volume", api.ValidMachineName),
 
 	"WantValue.Kind":    oneOf(api.KindConfig, api.KindSecret),
 	"WantValue.Name":    word(shortWord),
@@ -197,6 +211,7 @@ var table = map[string]check{
 	"ClusterNet.Unsubscribe": listOf(maxSubscribed),
 	"ClusterNet.InUse":       listOf(maxRecords),
 	"ClusterNet.Rev":         revision,
+	"ClusterNet.Demand":      listOf(wire.MaxDemands),
 
 	"ServiceAddress.Address": address,
 

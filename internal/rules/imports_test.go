@@ -55,7 +55,7 @@ var direction = []struct {
 
 var (
 	// rom is the default plugin of the cores.
-	coreMay      = []string{"api", "internal/bounds", "internal/cron", "internal/eventlog", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
+	coreMay      = []string{"api", "internal/bounds", "internal/cron", "internal/eventlog", "internal/fairshare", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
 	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
 	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"
@@ -177,12 +177,14 @@ var modules = []struct {
 	{"github.com/go-chi/chi", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/rest"}, "the router under huma"},
 	{"github.com/danielgtaylor/huma", []string{"root-orchestrator/httpapi", "cluster-orchestrator/httpapi", "internal/problem", "internal/rest"}, "OpenAPI from the handlers"},
 	{"github.com/containerd", []string{"node-engine/runtime", "node-engine/volume"}, "containers, and mounts through loop devices"},
-	{"github.com/moby/sys", []string{"node-engine/volume"}, "reads the mount table"},
+	{"github.com/container-storage-interface/spec", []string{"internal/csi"}, "the messages of CSI drivers"},
+	{"github.com/kubernetes-csi/csi-test", nil, "checks of CSI drivers, in a test"},
+	{"github.com/moby/sys", []string{"node-engine/volume", "node-engine/csi"}, "reads the mount table"},
 	{"github.com/coder/websocket", []string{"internal/access", "cli/remote"}, "WebSockets, which browsers can open too, for streams to workloads"},
 	{"github.com/hashicorp/yamux", []string{"internal/forward"}, "many connections over one stream, each with its own flow control"},
 	{"github.com/creack/pty", []string{"node-engine/runtime/process"}, "terminals of execs"},
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "parses image references as containerd does"},
-	{"google.golang.org/grpc", []string{"node-engine/checks"}, "health checks by gRPC; containerd's client requires it"},
+	{"google.golang.org/grpc", []string{"node-engine/checks", "internal/csi"}, "health checks by gRPC, and CSI drivers; containerd's client requires it"},
 	{"google.golang.org/protobuf", []string{"node-engine/runtime/containerd"}, "containerd encodes the extensions of containers with it"},
 	{"github.com/opencontainers", []string{"node-engine/runtime", "node-engine/devices"}, "the formats of images and containers"},
 	{"tags.cncf.io/container-device-interface", []string{"node-engine/devices"}, "CDI: vendors' descriptions of devices for containers"},
@@ -192,8 +194,8 @@ var modules = []struct {
 	{"github.com/miekg/dns", []string{"netmanager/resolver"}, "DNS messages, servers and clients"},
 	{"github.com/cilium/ebpf", []string{"netmanager/dataplane/ebpf"}, "loads the data plane's programs and reads their maps, without a C library"},
 	{"github.com/google/nftables", []string{"netmanager/dataplane"}, "the kernel's packet filter by netlink: a change is a few set elements in one transaction"},
-	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host", "netmanager/tunnel/tun"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
-	{"github.com/vishvananda/netns", []string{"netmanager/link"}, "vishvananda/netlink needs it for namespaces"},
+	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host", "netmanager/tunnel/tun", "node-engine/runtime/qemu"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
+	{"github.com/vishvananda/netns", []string{"netmanager/link", "node-engine/runtime/qemu"}, "vishvananda/netlink needs it for namespaces"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
 	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
 	{"github.com/quic-go/quic-go", nil, "QUIC over the overlay network, in tests"},

@@ -176,7 +176,13 @@ type NetUp struct {
 	// changed or are about to expire. It is not acknowledged. A NetUp that answers RequestWhole
 	// has all of them.
 	Between []NetPair `json:"between,omitempty"`
+	// Demand has subscriptions to sleeping services for which packets wait. It is not acknowledged:
+	// it is repeated while they wait, and may be received twice.
+	Demand []Subscription `json:"demand,omitempty"`
 }
+
+// MaxDemands bounds the demands of one message.
+const MaxDemands = 256
 
 // NetPair is the round trip between a service on the reporting node and another service of its
 // application. Either of them may open the connections.
@@ -333,6 +339,8 @@ type ClusterNet struct {
 	Published  api.Digest `json:"said"`
 	Rev        uint64     `json:"rev"`  // of the last RootNet that it applied since its start, before Held
 	Held       api.Digest `json:"held"` // of all that it has from the root: records, subscriptions, shares
+	// Demand has subscriptions of its nodes to services that sleep in other clusters, see NetUp.Demand.
+	Demand []Subscription `json:"demand,omitempty"`
 }
 
 // ServiceAddress is a semantic address and its service.
@@ -357,6 +365,9 @@ type RootNet struct {
 	RequestWhole bool           `json:"want_net,omitempty"` // requests a whole ClusterNet
 	// RequestHeld requests a report soon, because more is to be sent after its Rev and Held.
 	RequestHeld bool `json:"want_held,omitempty"`
+	// Demand has semantic addresses of services that sleep in the cluster and that other clusters
+	// may use: packets wait for them. It is repeated while they wait.
+	Demand []netip.Addr `json:"demand,omitempty"`
 }
 
 // ShareDigest returns the digest of the ranges and shares, a part of ClusterNet.Held.

@@ -171,6 +171,18 @@ type NodeReport struct {
 	Info         *api.NodeInfo  `json:"info,omitempty"`
 	Observed     []api.Observed `json:"observed,omitempty"`
 	AnswersLease bool           `json:"answers,omitempty"` // the node supports Lease.RequestAlive
+	// Usage is the present load of running instances whose services scale. It is not repeated.
+	Usage []InstanceUsage `json:"usage,omitempty"`
+}
+
+// InstanceUsage is the load of an instance since the last one.
+type InstanceUsage struct {
+	Key
+	MilliCPU    int64 `json:"cpu,omitempty"`         // mean; -1: unknown
+	MemoryMB    int64 `json:"memory,omitempty"`      // MiB, at the moment; -1: unknown
+	Connections int   `json:"connections,omitempty"` // open TCP connections to it
+	// Idle is for how long it had no open connection to it and received no packet. Below 0: unknown.
+	Idle time.Duration `json:"idle,omitempty"`
 }
 
 // Alive is a node's heartbeat. It is small, because it causes most of an idle node's traffic.

@@ -209,7 +209,7 @@ func (c *Core) setRefusal(k wire.Subscription, r *wire.Refusal) {
 }
 
 func (c *Core) report() {
-	msg, ok := c.subs.Message(c.now, c.described && c.boot != 0, c.roundTrips.Due(c.now))
+	msg, ok := c.subs.Message(c.now, c.described && c.boot != 0, c.roundTrips.Due(c.now) || c.demands.Due())
 	if !ok {
 		return
 	}
@@ -217,6 +217,7 @@ func (c *Core) report() {
 		Boot: c.boot, Seq: msg.Seq, Held: c.View().held(), Rev: msg.Rev, Whole: msg.Whole, Subscribe: msg.Add, Unsubscribe: msg.Drop,
 		Measure: c.measure.Digest().Toggle(c.roundTrips.Digest()), Between: c.roundTrips.Report(c.now, msg.Resync),
 	}
+	up.Demand = c.demands.Take()
 	if c.lease != nil {
 		up.Lease, up.Subnet = c.lease.Digest(), c.lease.Subnet
 	}

@@ -10,6 +10,7 @@
 //	services       routes and sources; the service of each address, which services may call each other
 //	subscriptions  what the instances use, and the session with the cluster
 //	balance        backends and weights of semantic addresses
+//	demand         sleeping services that packets wait for
 //	peers          other nodes, their subnets and paths
 //	kernelpath     paths to peers that need no tunnel
 //	paths          paths to a peer inside the tunnel; run by netmanager/pathmanager
@@ -38,6 +39,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/netmanager/overlay/balance"
+	"github.com/treeline-edge/treeline/netmanager/overlay/demand"
 	"github.com/treeline-edge/treeline/netmanager/overlay/endpoints"
 	"github.com/treeline-edge/treeline/netmanager/overlay/kernelpath"
 	"github.com/treeline-edge/treeline/netmanager/overlay/measure"
@@ -84,6 +86,7 @@ const answerTime = 700 * time.Millisecond
 type Core struct {
 	state
 	table   *table.Table
+	demands *demand.Machine
 	retries step.Timers[netip.Addr]       // when to end the unanswered flows of draining instances
 	whole   interest.Cursor[interest.Key] // progress of a full update that the cluster sends in parts
 	journal step.Journal                  // of the kinds meta and lease
@@ -111,7 +114,8 @@ func New(cfg Config) *Core {
 			roundTrips: measure.NewServices(),
 			notices:    notice.NewSender(),
 		},
-		table: table.New(),
+		table:   table.New(),
+		demands: demand.New(),
 	}
 }
 
@@ -164,7 +168,7 @@ func (Start) apply(c *Core) {
 // next returns when the next timer is due; zero: never.
 func (c *Core) next() time.Time {
 	return step.Earliest(c.subs.Next(), c.endpoints.Next(), c.kernel.Next(), c.balance.Next(), c.retries.Next(), c.measure.Next(),
-		c.notices.Next(), c.received.Next())
+		c.demands.Next(), c.notices.Next(), c.received.Next())
 }
 
 // expire handles all timers that are due, the earliest first.
@@ -183,6 +187,10 @@ func (c *Core) expire() {
 			}
 		case c.retries.Next():
 			c.retry()
+		case c.demands.Next():
+			if k, over := c.demands.Expire(c.now); over {
+				c.emitLate(ToQueue, Refuse{Remote: k.Address})
+			}
 		case c.measure.Next():
 			c.applyMeasure(c.measure.Expire(c.now))
 		case c.notices.Next():

@@ -112,7 +112,8 @@ func (v View) lookup(asker api.ServiceID, name string) Answer {
 		return out
 	}
 	if out.Found = true; !x.below {
-		out.SRV = targets(id, at, balance.Open(v.backends(id)), asker, x.query, ports[i].Instance)
+		asleep := v.services.Route(id) != nil && v.services.Route(id).Asleep
+		out.SRV = targets(id, at, balance.Open(v.backends(id)), asleep, asker, x.query, ports[i].Instance)
 	}
 	return out
 }
@@ -156,8 +157,8 @@ func addressed(at api.ServiceAddresses, q names.Query) Answer {
 }
 
 // targets returns the SRV records of a query: the instances that accept flows, or the
-// service if they have no addresses of their own.
-func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, asker api.ServiceID, q names.Query, port uint16) (out []Target) {
+// service if they have no addresses of their own or are asleep.
+func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, asleep bool, asker api.ServiceID, q names.Query, port uint16) (out []Target) {
 	add := func(policy names.Policy, n int, a netip.Addr) {
 		if a.IsValid() {
 			name := names.Of(names.Query{Service: id, Policy: policy, Number: n}, asker)
@@ -170,7 +171,7 @@ func targets(id api.ServiceID, at api.ServiceAddresses, up []balance.Backend, as
 		}
 	}
 	switch {
-	case len(out) > 0 || len(up) == 0 || q.Number >= 0:
+	case len(out) > 0 || len(up) == 0 && !asleep || q.Number >= 0:
 	case at.RoundRobin.IsValid() && q.Policy != names.Closest:
 		add(names.RoundRobin, -1, at.RoundRobin)
 	default:

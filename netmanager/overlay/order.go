@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -12,7 +13,7 @@ import (
 const (
 	ToPlane    api.Addr = "plane"    // plane.Change (in sequence), Count, Ask
 	ToTunnel   api.Addr = "tunnel"   // Tunnel…
-	ToQueue    api.Addr = "hold"     // Release, Refuse: to the packet queue
+	ToQueue    api.Addr = "hold"     // Release, Refuse, Hold: to the packet queue
 	ToResolver api.Addr = "resolver" // Answered
 )
 
@@ -58,6 +59,11 @@ type (
 	Count struct{}
 	// Release sends the packets that are queued for a remote address, because the plane can forward them.
 	Release struct{ Remote netip.Addr }
+	// Hold keeps the packets that are or will be queued for Remote, a sleeping service, for a time.
+	Hold struct {
+		Remote netip.Addr
+		For    time.Duration
+	}
 	// Refuse drops the packets from Local (zero: from any endpoint) that are queued for
 	// Remote, and answers them with ICMP: administratively prohibited if Denied, else host
 	// unreachable.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/netmanager/overlay/balance"
 	"github.com/treeline-edge/treeline/netmanager/overlay/plane"
 	"github.com/treeline-edge/treeline/netmanager/overlay/sorted"
 	"github.com/treeline-edge/treeline/netmanager/overlay/table"
@@ -64,14 +65,29 @@ func (v View) planeSource(a netip.Addr) (plane.Source, bool) {
 // planeServices returns the desired plane entries for a service's semantic addresses. Without a route, it
 // returns only addresses with a subscription. Packets to the others are misses and cause a subscription.
 func (v View) planeServices(id api.ServiceID) []plane.Service {
-	routed := v.services.Route(id) != nil
-	if !routed && v.endpoints.Count(id) == 0 {
+	route := v.services.Route(id)
+	if route == nil && v.endpoints.Count(id) == 0 {
 		return nil
 	}
-	return v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), v.backends(id), func(a netip.Addr) bool {
+	backends, asleep := v.backends(id), route != nil && route.Asleep
+	if asleep { // rather than to an instance that stops, new flows go to one that wakes
+		backends = slices.DeleteFunc(backends, func(b balance.Backend) bool { return b.Draining || b.Gone })
+	}
+	all := v.balance.Services(id, v.services.Ident(id), v.services.Advertised(id), backends, func(a netip.Addr) bool {
 		o, _ := v.services.Semantic(a)
-		return o == id && (routed || v.subs.Subscribed(a))
+		return o == id && (route != nil || v.subs.Subscribed(a))
 	})
+	if asleep { // packets without a backend are misses and cause a demand
+		all = slices.DeleteFunc(all, func(s plane.Service) bool { return len(s.Backends) == 0 })
+	}
+	return all
+}
+
+// asleep reports whether packets to a semantic address wait until an instance of its service is awake.
+func (v View) asleep(a netip.Addr) (id api.ServiceID, asleep bool) {
+	id, ok := v.services.Semantic(a)
+	route := v.services.Route(id)
+	return id, ok && route != nil && route.Asleep && !slices.ContainsFunc(v.planeServices(id), func(s plane.Service) bool { return s.Address == a })
 }
 
 func (v View) planePeer(k api.PeerKey) (plane.Peer, bool) {
@@ -111,6 +127,11 @@ func (c *Core) flush() {
 			d.Access.Add(id)
 		}
 		of[id] = c.View().planeServices(id)
+		for _, s := range of[id] {
+			if c.demands.Len() > 0 && c.demands.Drop(s.Address) {
+				c.emitLate(ToQueue, Release{s.Address})
+			}
+		}
 	}
 	t.SetServices(of)
 	var permissions []table.Permissions

@@ -46,6 +46,10 @@ func (in Miss) apply(c *Core) {
 	switch o := c.View().outcome(k); {
 	case o == subscriptions.Answered:
 		c.subs.Refund(k)
+		if id, asleep := c.View().asleep(remote); asleep {
+			c.demand(k, id, refuse)
+			return
+		}
 		c.resend(remote)
 		c.emitLate(ToQueue, Release{remote})
 	case o == subscriptions.Unanswered:
@@ -57,6 +61,20 @@ func (in Miss) apply(c *Core) {
 		c.subs.Wait(k, local)
 		c.subs.Recheck(c.now, k, local)
 	}
+}
+
+// demand holds the packets for a sleeping service, and demands an instance of it.
+func (c *Core) demand(k wire.Subscription, id api.ServiceID, refuse func(denied bool)) {
+	if !c.services.MayCall(k.For, id) {
+		refuse(true)
+		return
+	}
+	left := c.demands.Add(c.now, k)
+	if left <= 0 {
+		refuse(false)
+		return
+	}
+	c.emitLate(ToQueue, Hold{k.Address, left})
 }
 
 func (c *Core) resend(a netip.Addr) {

@@ -2,7 +2,7 @@
 // that no instance on this node has used, or from one that this node does not know. The data plane sends
 // them to a TUN device of the queue (tunnel/tun). When the route is known, they are written back to it
 // unchanged. If there is no route, the sender gets an ICMP error. No packet waits longer than a second,
-// and memory is bounded.
+// unless Hold keeps it for a service that starts, and memory is bounded.
 //
 //	q := packetqueue.New(dev, packetqueue.Config{Local: local, To4: to4, Miss: miss})
 //	g.Go(func() error { return q.Run(ctx) })
@@ -196,6 +196,16 @@ func (q *Queue) Release(remote netip.Addr) {
 	for _, w := range out {
 		q.send(w.frame[:offload.VnetLen], w.frame[offload.VnetLen:])
 	}
+}
+
+// Hold keeps the packets that wait for the remote address, and later ones, for a time instead of a
+// second, because an instance starts. Release and Refuse end it.
+func (q *Queue) Hold(remote netip.Addr, d time.Duration) {
+	now := time.Now()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.store.hold(remote, now.Add(d))
+	q.schedule(now)
 }
 
 // Refuse drops the packets between the local endpoint, or all endpoints if local is zero, and the remote

@@ -7,13 +7,14 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // packetBound is shared like fairshare.Policy.Fixed: an endpoint gets another place only while more are
 // free than it holds, in packets and in bytes.
 var packetBound = fairshare.Declare(fairshare.Bound{
 	Resource: "packets that wait for a route at a node", Total: 1024, Share: []int{256}, Per: "instance",
-	Beyond: "the packet is dropped; 16 of an instance wait for one address, all together have at most 1 MiB, and none waits longer than 1 s. " +
+	Beyond: "the packet is dropped; 16 of an instance wait for one address, all together have at most 1 MiB, and none waits longer than 1 s, or 30 s for an instance that starts. " +
 		"An instance gets a further place only while more are free than it holds",
 	Attack: "TestPacketsOfOneInstanceLeaveRoomForOthers",
 })
@@ -38,8 +39,10 @@ type store struct {
 	pairs     map[pair]int        // number of waiting packets
 	reported  map[pair]time.Time  // last report of the miss, for pairs with waiting packets
 	endpoints map[netip.Addr]*endpoint
-	queue     []due // oldest first
-	count     int   // packets
+	patient   map[netip.Addr]time.Time // remote addresses whose packets wait until then
+	first     time.Time                // not after any of them
+	queue     []due                    // oldest first
+	count     int                      // packets
 	bytes     int
 }
 
@@ -68,7 +71,18 @@ type due struct {
 func newStore() store {
 	return store{
 		held: map[netip.Addr][]waiter{}, locals: map[netip.Addr]load{}, pairs: map[pair]int{}, reported: map[pair]time.Time{},
-		endpoints: map[netip.Addr]*endpoint{},
+		endpoints: map[netip.Addr]*endpoint{}, patient: map[netip.Addr]time.Time{},
+	}
+}
+
+// maxPatient bounds the remote addresses in patient.
+const maxPatient = 256
+
+// hold keeps the packets that wait for a remote address, and later ones, until a time.
+func (s *store) hold(remote netip.Addr, until time.Time) {
+	if _, ok := s.patient[remote]; ok || len(s.patient) < maxPatient {
+		s.patient[remote] = until
+		s.first = step.Earliest(s.first, until)
 	}
 }
 
@@ -90,8 +104,13 @@ func (s *store) add(now time.Time, local, remote netip.Addr, frame []byte) (kept
 		return false, report
 	}
 	until := now.Add(maxWait)
+	if held, ok := s.patient[remote]; ok {
+		until = held
+	}
 	s.held[remote] = append(s.held[remote], waiter{append([]byte(nil), frame...), local, until})
-	s.queue = append(s.queue, due{remote, until})
+	if _, ok := s.patient[remote]; !ok {
+		s.queue = append(s.queue, due{remote, until})
+	}
 	s.locals[local] = load{own.packets + 1, own.bytes + len(frame)}
 	s.pairs[p]++
 	s.count++
@@ -135,13 +154,20 @@ func (s *store) take(local, remote netip.Addr) (out []waiter) {
 		s.remove(w, remote)
 	}
 	s.keep(remote, rest)
+	if !local.IsValid() {
+		delete(s.patient, remote)
+	}
 	return out
 }
 
 func (s *store) expire(now time.Time) {
+	s.expirePatient(now)
 	for len(s.queue) > 0 && !s.queue[0].until.After(now) {
 		remote := s.queue[0].remote
 		s.queue = s.queue[1:]
+		if _, ok := s.patient[remote]; ok {
+			continue
+		}
 		held := s.held[remote]
 		for len(held) > 0 && !held[0].until.After(now) {
 			s.remove(held[0], remote)
@@ -151,6 +177,24 @@ func (s *store) expire(now time.Time) {
 	}
 	if len(s.queue) == 0 {
 		s.queue = nil
+	}
+}
+
+func (s *store) expirePatient(now time.Time) {
+	if len(s.patient) == 0 || s.first.After(now) {
+		return
+	}
+	s.first = time.Time{}
+	for remote, until := range s.patient {
+		if until.After(now) {
+			s.first = step.Earliest(s.first, until)
+			continue
+		}
+		for _, w := range s.held[remote] {
+			s.remove(w, remote)
+		}
+		s.keep(remote, nil)
+		delete(s.patient, remote)
 	}
 }
 
@@ -180,8 +224,12 @@ func (s *store) remove(w waiter, remote netip.Addr) {
 
 // next returns when the next packet expires; zero: none waits.
 func (s *store) next() time.Time {
-	if len(s.queue) == 0 {
-		return time.Time{}
+	var first, patient time.Time
+	if len(s.queue) > 0 {
+		first = s.queue[0].until
 	}
-	return s.queue[0].until
+	if len(s.patient) > 0 {
+		patient = s.first
+	}
+	return step.Earliest(first, patient)
 }

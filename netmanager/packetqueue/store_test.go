@@ -116,3 +116,39 @@ func TestAWaitingPairIsReportedOncePerInterval(t *testing.T) {
 		t.Error("no miss was reported")
 	}
 }
+
+// Packets for a service that starts wait longer than others, and no longer than they may.
+func TestHeldPacketsWaitForAServiceThatStarts(t *testing.T) {
+	k, now := newStore(), epoch
+	client, slow, other := ip("10.16.0.3"), ip("10.30.0.1"), ip("10.30.0.2")
+	k.add(now, client, slow, []byte{1})
+	k.add(now, client, other, []byte{2})
+	k.hold(slow, now.Add(30*time.Second))
+	now = now.Add(2 * time.Second)
+	k.add(now, client, slow, []byte{3})
+	if k.count != 2 {
+		t.Fatalf("%d packets wait after 2 s, want the two that are held", k.count)
+	}
+	if next := k.next(); !next.Equal(epoch.Add(30 * time.Second)) {
+		t.Errorf("the next expiry is at %v, want after 30 s", next.Sub(epoch))
+	}
+	if out := k.take(netip.Addr{}, slow); len(out) != 2 || out[0].frame[0] != 1 || len(k.patient) > 0 {
+		t.Errorf("%d packets were released, want 2 in order", len(out))
+	}
+	k.hold(slow, now.Add(30*time.Second))
+	k.add(now, client, slow, []byte{4})
+	k.expire(now.Add(31 * time.Second))
+	if k.count != 0 || len(k.patient) > 0 || len(k.locals)+len(k.pairs)+len(k.reported)+len(k.held) > 0 || !k.next().IsZero() {
+		t.Errorf("%d packets and %d holds are left after the wait", k.count, len(k.patient))
+	}
+}
+
+func TestHeldAddressesAreBounded(t *testing.T) {
+	k := newStore()
+	for n := range 65_000 {
+		k.hold(netip.AddrFrom4([4]byte{10, 30, byte(n >> 8), byte(n)}), epoch.Add(time.Minute))
+	}
+	if len(k.patient) > maxPatient {
+		t.Errorf("%d addresses are held, want at most %d", len(k.patient), maxPatient)
+	}
+}

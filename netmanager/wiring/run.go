@@ -209,7 +209,7 @@ func dispatch(stream *host.Stream, transport *host.Transport, executor *kernel.E
 				transport.Send(m.Key, m.Notice, true)
 			case overlay.TunnelSend:
 				transport.Send(m.Key, m.Message, m.Connect)
-			case plane.Change, overlay.Ask, overlay.Release, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelNoticeAck:
+			case plane.Change, overlay.Ask, overlay.Release, overlay.Hold, overlay.Refuse, overlay.Answered, overlay.Count, overlay.TunnelTerms, overlay.TunnelNoticeAck:
 				executor.Order(m)
 			default:
 				panic(fmt.Sprintf("wiring: message %T of the core has no handler", m))

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -155,14 +156,14 @@ func (c *Checks) find(ctx context.Context, t *target) error {
 		p.address = localhost
 		return nil
 	}
-	path, _, err := n.Namespace(ctx, t.Key)
+	path, w, err := n.Namespace(ctx, t.Key)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoPlace, err)
 	}
 	if path == "" {
-		// It shares the host's network, or has ended. Only the configuration tells: a check of a
-		// workload that has ended must not reach the host.
-		if t.Address.IsValid() || !c.opt.HostNetwork {
+		// It shares the host's network, or has ended. Only its kind and the configuration tell: a check
+		// of a workload that has ended must not reach the host.
+		if t.Address.IsValid() || !c.opt.HostNetwork && w.Spec.Virtualization != api.Process {
 			return errNoPlace
 		}
 		p.address = localhost

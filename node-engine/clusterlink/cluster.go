@@ -21,6 +21,7 @@ import (
 
 const (
 	requestTimeout = 30 * time.Second
+	volumeTimeout  = 5 * time.Minute // for some calls of the driver, each with a timeout of its own
 	// idleTimeout is short, so that an idle node keeps only its connection to the broker.
 	idleTimeout = 5 * time.Second
 )
@@ -40,7 +41,11 @@ func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateReque
 }
 
 func (c *Cluster) post(ctx context.Context, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	return c.postWithin(ctx, requestTimeout, path, in, out)
+}
+
+func (c *Cluster) postWithin(ctx context.Context, timeout time.Duration, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return call.JSON(ctx, c.HTTP, c.URL+"/v1/node/"+path, in, out)
 }
@@ -73,6 +78,18 @@ func (c *Cluster) ReportPurged(ctx context.Context) error {
 func (c *Cluster) Value(ctx context.Context, w wire.WantValue) (v wire.Value, err error) {
 	err = c.post(ctx, "value", w, &v)
 	return v, err
+}
+
+// AttachVolume has the cluster attach a CSI volume to this node. The errors are those of the driver, and
+// ErrNotFound if the cluster does not have the placement here.
+func (c *Cluster) AttachVolume(ctx context.Context, w wire.WantVolume) (v wire.VolumeAttached, err error) {
+	err = c.postWithin(ctx, volumeTimeout, "volumes/attach", w, &v)
+	return v, err
+}
+
+// DetachVolume reports that nothing of a CSI volume is mounted on this node any more.
+func (c *Cluster) DetachVolume(ctx context.Context, w wire.WantVolume) error {
+	return c.postWithin(ctx, volumeTimeout, "volumes/detach", w, nil)
 }
 
 // Brokers returns the addresses of the cluster's broker, for a node that can reach none of the

@@ -66,6 +66,7 @@ type Options struct {
 	Devices func() []api.NodeDevice // for Info; nil: none. Call Recheck when they change
 	Ports   func() *api.NodePorts   // for Info; nil: unknown. Call Recheck when they change
 	Volumes Volumes                 // nil: services with volumes are refused
+	CSI     CSI                     // nil: services with CSI volumes are refused
 	Creates int                     // concurrent creations; default 4
 	Log     *slog.Logger            // default slog.Default
 

@@ -91,6 +91,10 @@ func (x execution) Create(o wire.CreateWorkload) {
 }
 
 func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) error {
+	mounts, err := x.prepareCSI(ctx, o) // takes no turn from others while a driver does not answer
+	if err != nil {
+		return err
+	}
 	leave, err := x.creates.Enter(ctx, time.Now(), []string{string(o.Instance.Tenant().Top())}, false)
 	if err != nil {
 		return err
@@ -117,6 +121,7 @@ func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) erro
 	if w.Layer, err = x.layer(ctx, o); err != nil {
 		return err
 	}
+	w.Mounts = append(w.Mounts, mounts...)
 	return x.opt.Runtime.Create(ctx, w)
 }
 
@@ -202,7 +207,7 @@ func (x execution) Stop(o wire.StopWorkload) {
 	if err == nil {
 		_ = x.detach(call, x.key) // the next comparison finds a failure
 		x.removeFiles()
-		err = x.releaseVolumes(x.key)
+		err = x.releaseVolumes(call, x.key)
 	}
 	x.listing.RLock()
 	defer x.listing.RUnlock()

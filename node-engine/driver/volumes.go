@@ -36,16 +36,40 @@ type Volumes interface {
 	Sweep(keep []wire.Key)
 }
 
+// CSI mounts the volumes of CSI drivers. Its methods are idempotent, and their errors are *runtime.Error.
+//
+// Prepare mounts the volumes of a placement. It may take minutes. Started fails if they are not mounted any
+// more. Release unmounts the volumes of a placement of which no workload exists. Sweep releases those of
+// placements that are not in keep and that this process did not prepare, in the background.
+//
+// Nodes returns the drivers that serve the node. Driver.Recheck is called when they change.
+type CSI interface {
+	Nodes() []api.NodeCSI
+	Prepare(ctx context.Context, k wire.Key, all []api.Volume) ([]runtime.Mount, error)
+	Started(k wire.Key) error
+	Release(ctx context.Context, k wire.Key) error
+	Sweep(keep []wire.Key)
+}
+
 // addVolumes adds to the node's info the types of volumes that it and its runtime support.
 func (d *Driver) addVolumes(info *api.NodeInfo, has runtime.Info) {
-	if d.opt.Volumes == nil || !has.Mounts {
+	if !has.Mounts {
 		return
 	}
-	if d.limitsStorage(has) {
-		info.Features = append(info.Features[:len(info.Features):len(info.Features)], api.FeatureStorage)
+	info.Features = slices.Clone(info.Features)
+	if d.opt.Volumes != nil {
+		if d.limitsStorage(has) {
+			info.Features = append(info.Features, api.FeatureStorage)
+		}
+		for _, t := range d.opt.Volumes.Types() {
+			info.Features = append(info.Features, api.FeatureOfVolume(t))
+		}
 	}
-	for _, t := range d.opt.Volumes.Types() {
-		info.Features = append(info.Features[:len(info.Features):len(info.Features)], api.FeatureOfVolume(t))
+	if d.opt.CSI != nil {
+		info.CSI = d.opt.CSI.Nodes()
+		for _, c := range info.CSI {
+			info.Features = append(info.Features, api.FeatureOfCSI(c.Driver))
+		}
 	}
 	slices.Sort(info.Features)
 }
@@ -70,29 +94,52 @@ func (x execution) layer(ctx context.Context, o wire.CreateWorkload) (string, er
 }
 
 func (d *Driver) sweepVolumes(found []wire.WorkloadEvent) {
-	if d.opt.Volumes == nil {
+	if d.opt.Volumes == nil && d.opt.CSI == nil {
 		return
 	}
 	keep := make([]wire.Key, len(found))
 	for i, e := range found {
 		keep[i] = e.Key
 	}
-	d.opt.Volumes.Sweep(keep)
+	if d.opt.Volumes != nil {
+		d.opt.Volumes.Sweep(keep)
+	}
+	if d.opt.CSI != nil {
+		d.opt.CSI.Sweep(keep)
+	}
 }
 
 func (x execution) prepareVolumes(ctx context.Context, o wire.CreateWorkload) ([]runtime.Mount, error) {
+	all := slices.DeleteFunc(slices.Clone(o.Spec.Volumes), func(v api.Volume) bool { return v.Type == api.VolumeCSI })
 	switch {
-	case len(o.Spec.Volumes) == 0:
+	case len(all) == 0:
 		return nil, nil
 	case x.opt.Volumes == nil:
 		return nil, runtime.Errorf(api.ReasonNoRuntime, "this node does not support volumes: %w", api.ErrUnavailable)
 	}
-	return x.opt.Volumes.Prepare(ctx, o.Key, o.Spec.Volumes)
+	return x.opt.Volumes.Prepare(ctx, o.Key, all)
+}
+
+// prepareCSI mounts the CSI volumes of a placement.
+func (x execution) prepareCSI(ctx context.Context, o wire.CreateWorkload) ([]runtime.Mount, error) {
+	all := o.Spec.CSIVolumes()
+	switch {
+	case len(all) == 0:
+		return nil, nil
+	case x.opt.CSI == nil:
+		return nil, runtime.Errorf(api.ReasonVolumeDriver, "this node has no CSI drivers in its configuration (key csi): %w", api.ErrUnavailable)
+	}
+	return x.opt.CSI.Prepare(ctx, o.Key, all)
 }
 
 // useVolumes reports new local volumes to the core before a workload may write to them, so that the
 // cluster does not start the instance elsewhere with empty ones.
 func (x execution) useVolumes(k wire.Key) error {
+	if x.opt.CSI != nil {
+		if err := x.opt.CSI.Started(k); err != nil {
+			return err
+		}
+	}
 	if x.opt.Volumes == nil {
 		return nil
 	}
@@ -103,7 +150,12 @@ func (x execution) useVolumes(k wire.Key) error {
 	return err
 }
 
-func (x execution) releaseVolumes(k wire.Key) error {
+func (x execution) releaseVolumes(ctx context.Context, k wire.Key) error {
+	if x.opt.CSI != nil {
+		if err := x.opt.CSI.Release(ctx, k); err != nil {
+			return err
+		}
+	}
 	if x.opt.Volumes == nil {
 		return nil
 	}

@@ -70,8 +70,10 @@ func (w *work) nextAttempt() {
 	w.ready, w.started, w.verdict, w.unhealthy = false, false, "", ""
 }
 
-// follow orders the health checks of a workload that runs, and ends them otherwise.
+// follow orders the health checks of a workload that runs and the measurement of its load, and ends them
+// otherwise.
 func (c *Core) follow(w *work) {
+	c.measure(w)
 	want := Check{}
 	if h := w.health(); h != nil && w.phase == running && w.unhealthy == "" {
 		want = Check{

@@ -71,7 +71,7 @@ func (in Brokers) apply(c *Core) {
 // node with a full disk sends heartbeats and keeps its lease.
 func Volatile(in Input) bool {
 	switch in.(type) {
-	case Tick, Lease, Usage:
+	case Tick, Lease, Usage, Load:
 		return true
 	}
 	return false

@@ -53,6 +53,7 @@ type work struct {
 	checked            checked    // see checks.go
 	fetching           api.Epoch  // of the next placement, whose image is being fetched; see fetch.go
 	fetched            api.Epoch  // of the next placement, whose image is there
+	measured           wire.Key   // see load.go
 	devices            []string   // of its placements, see devices.go
 	orderedWithDevices bool       // a creation with devices was ordered since the start
 
@@ -416,7 +417,7 @@ func (c *Core) detach(w *work) {
 // workload may have caused it.
 func countsAsAttempt(r api.Reason) bool {
 	switch r {
-	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired, api.ReasonNoFiles:
+	case api.ReasonRegistryDown, api.ReasonDiskFull, api.ReasonNoRuntime, api.ReasonLeaseExpired, api.ReasonNoFiles, api.ReasonVolumeDriver:
 		return false
 	}
 	return !causedByNode(r)

@@ -263,3 +263,12 @@ func Reason(err error) api.Reason {
 func IsDiskFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || err != nil && strings.Contains(err.Error(), syscall.ENOSPC.Error())
 }
+
+// Artifact is an image whose files are read instead of unpacked.
+type Artifact struct {
+	Digest    string
+	Args, Env []string // of its configuration
+	// Layers calls read with each layer's files as a tar stream, the lowest layer first. The streams are
+	// not bounded.
+	Layers func(ctx context.Context, read func(layer io.Reader) error) error
+}

@@ -118,7 +118,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
 		log.Warn("volumes on disk are not supported on this machine", "err", err)
 		return m, nil
 	}
-	m.types = api.VolumeTypes
+	m.types = api.BuiltInVolumes
 	return m, nil
 }
 

@@ -9,14 +9,17 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	csidriver "github.com/treeline-edge/treeline/internal/csi"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	noderuntime "github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/containerd"
 	"github.com/treeline-edge/treeline/node-engine/runtime/process"
+	"github.com/treeline-edge/treeline/node-engine/runtime/qemu"
 )
 
 type Config struct {
@@ -24,25 +27,28 @@ type Config struct {
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
 	Name  string        `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
 
-	Runtime    string             `yaml:"runtime" usage:"auto, containerd or process; auto is containerd if its socket exists when the node joins, and does not change later"`
+	Runtime    string             `yaml:"runtime" usage:"auto, or one or several of containerd, process and qemu, separated by commas (containerd,qemu); auto is containerd if its socket exists when the node joins, else process, and does not change later; a runtime can be added later, and removed when the node is drained"`
 	Containerd containerd.Options `yaml:"containerd"`
 	Process    process.Options    `yaml:"process"`
+	QEMU       qemu.Options       `yaml:"qemu"`
 	Netmanager NetmanagerConfig   `yaml:"netmanager"`
 
-	CPUs           float64  `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
-	Memory         int64    `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
-	Storage        int64    `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed"`
-	Volumes        string   `yaml:"volumes" usage:"directory of services' volumes, on the disk that is offered; empty: volumes in the data directory"`
-	StorageReserve int64    `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
-	Bandwidth      string   `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`
-	Publish        string   `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Ports that the machine itself uses are never published"`
-	DeviceDirs     []string `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
-	TestDevices    []string `yaml:"test_devices" usage:"devices without hardware, for tests: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
-	Privileged     bool     `yaml:"privileged" usage:"allow privileged workloads, which have full control of this machine"`
-	Labels         []string `yaml:"labels" usage:"labels of the node (key=value), which constraints select"`
-	Addons         []string `yaml:"addons" usage:"names of addons that the machine offers, for services that need them"`
-	Location       string   `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: unknown"`
-	Areas          []string `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not matter"`
+	CPUs           float64       `yaml:"cpus" usage:"vCPUs to offer; 0: what the machine has"`
+	Memory         int64         `yaml:"memory" usage:"MiB of memory to offer; 0: what the machine has"`
+	Storage        int64         `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed"`
+	Volumes        string        `yaml:"volumes" usage:"directory of services' volumes, on the disk that is offered; empty: volumes in the data directory"`
+	CSI            []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's node service; the cluster has the drivers in its configuration, too"`
+	CSITimeout     time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
+	StorageReserve int64         `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
+	Bandwidth      string        `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`
+	Publish        string        `yaml:"publish" usage:"ports of this machine that workloads may publish: ports and ranges (80,443,1024-65535), or none. Ports that the machine itself uses are never published"`
+	DeviceDirs     []string      `yaml:"device_dirs" usage:"directories of CDI specifications (JSON, YAML), whose devices are offered"`
+	TestDevices    []string      `yaml:"test_devices" usage:"devices without hardware, for tests: test.treeline.dev/CLASS=COUNT; those of the classes gpu and tpu count as such"`
+	Privileged     bool          `yaml:"privileged" usage:"allow privileged workloads, which have full control of this machine"`
+	Labels         []string      `yaml:"labels" usage:"labels of the node (key=value), which constraints select"`
+	Addons         []string      `yaml:"addons" usage:"names of addons that the machine offers, for services that need them"`
+	Location       string        `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: unknown"`
+	Areas          []string      `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not matter"`
 
 	FilesDir string `yaml:"files_dir" usage:"directory in memory (tmpfs) for configs and secrets of workloads; the engine uses one below it"`
 
@@ -78,14 +84,26 @@ func (c Config) Validate() error {
 		return daemon.Invalid("data", "no directory is given")
 	case c.Name != "" && !api.ValidMachineName(c.Name):
 		return daemon.Invalid("name", "%q is no DNS label in lower case", c.Name)
-	case c.Runtime != "auto" && !slices.Contains(runtimes, c.Runtime):
-		return daemon.Invalid("runtime", "%q, want auto, %s", c.Runtime, strings.Join(runtimes, " or "))
 	case !slices.Contains([]string{api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.network()):
 		return daemon.Invalid("containerd.network", "%q, want overlay, none or host", c.Containerd.Network)
 	case c.Containerd.Network == api.NetworkOverlay && c.Netmanager.Socket == "":
 		return daemon.Invalid("containerd.network", "overlay needs netmanager.socket")
 	case n != 0 && (n < 64 || n > 1<<30):
 		return daemon.Invalid("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
+	}
+	if _, err := csidriver.ParseAll(c.CSI); err != nil {
+		return daemon.Invalid("csi", "%v", err)
+	}
+	if c.CSITimeout < 0 || c.CSITimeout > csidriver.MaxTimeout {
+		return daemon.Invalid("csi_timeout", "%s, want 0s to %s", c.CSITimeout, csidriver.MaxTimeout)
+	}
+	if c.Runtime != "auto" {
+		if err := checkRuntimes(c.Runtime); err != nil {
+			return fmt.Errorf("runtime: %w", err)
+		}
+	}
+	if err := c.QEMU.Validate(); err != nil {
+		return fmt.Errorf("qemu: %w", err)
 	}
 	for key, path := range map[string]string{"netmanager.socket": c.Netmanager.Socket, "containerd.root": c.Containerd.Root, "files_dir": c.FilesDir} {
 		if path != "" && !strings.HasPrefix(path, "/") {

@@ -165,7 +165,7 @@ func (c Config) offer(log *slog.Logger) (api.NodeInfo, error) {
 // disk returns the size of the runtime's disk in MiB, less the reserve.
 func (c Config) disk(log *slog.Logger) int64 {
 	root := c.Data
-	if c.runtimeName() == "containerd" {
+	if slices.Contains(c.names(), "containerd") {
 		root = containerd.Root(context.Background(), c.containerdConfig())
 	}
 	all, err := probe.Disk(root)

@@ -25,6 +25,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/csi"
 	"github.com/treeline-edge/treeline/node-engine/files"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/volume"
@@ -209,6 +210,13 @@ func (p *purge) runtime(ctx context.Context) error {
 	}
 	defer cfg.closeRuntime(rt)
 	if err := runtime.Purge(ctx, rt); err != nil {
+		return err
+	}
+	volumes, err := cfg.openCSI(csi.Options{Log: p.log})
+	if err == nil && volumes != nil {
+		err = volumes.Purge(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	return volume.Purge(cfg.volumesDir())

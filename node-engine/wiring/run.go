@@ -32,6 +32,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/access"
 	"github.com/treeline-edge/treeline/node-engine/checks"
 	"github.com/treeline-edge/treeline/node-engine/clusterlink"
+	"github.com/treeline-edge/treeline/node-engine/csi"
 	"github.com/treeline-edge/treeline/node-engine/devices"
 	"github.com/treeline-edge/treeline/node-engine/driver"
 	"github.com/treeline-edge/treeline/node-engine/files"
@@ -43,6 +44,7 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/guard"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
+	"github.com/treeline-edge/treeline/node-engine/usage"
 	"github.com/treeline-edge/treeline/node-engine/volume"
 )
 
@@ -70,7 +72,9 @@ type engine struct {
 	pinger  *pinger.Pinger
 	driver  *driver.Driver
 	checks  *checks.Checks
+	csi     *csi.Manager     // nil: no drivers are configured, or the runtime does not support volumes
 	volumes *volume.Manager  // nil: the runtime does not support volumes
+	load    *usage.Meter     // nil: the runtime does not support it
 	net     *network.Network // nil: no overlay network
 	ports   *ports.Ports     // nil if net is nil
 	link    *clusterlink.Link
@@ -154,6 +158,15 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if e.volumes != nil {
 		orders.Volumes = e.volumes
 	}
+	if usage.Supported(rt) {
+		e.load = usage.New(usage.Options{Runtime: rt, Post: func(in node.Input) { e.loop.Post(in) }, Log: log})
+	}
+	if e.csi, err = cfg.openCSI(csi.Options{Attach: e.cluster.AttachVolume, Detach: e.cluster.DetachVolume, Changed: func() { e.driver.Recheck() }, Log: log}); err != nil {
+		return err
+	}
+	if e.csi != nil {
+		orders.CSI = e.csi
+	}
 	if _, ok := rt.(runtime.Guarded); ok {
 		g := guard.New(filepath.Join(cfg.Data, "guard"))
 		defer g.Close()
@@ -179,8 +192,14 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		{Name: "purge", Run: e.awaitPurge},
 		{Name: "memory", Run: daemon.TrimMemory},
 	}
+	if e.load != nil {
+		parts = append(parts, daemon.Part{Name: "load", Run: e.load.Run})
+	}
 	if provided != nil {
 		parts = append(parts, daemon.Part{Name: "files", Run: provided.Run})
+	}
+	if e.csi != nil {
+		parts = append(parts, daemon.Part{Name: "csi", Run: e.csi.Run})
 	}
 	if info.Network == api.NetworkOverlay {
 		e.net = network.New(network.Options{
@@ -333,6 +352,10 @@ func (e *engine) send(envs []wire.Envelope) {
 				e.checks.Check(o)
 			case node.Uncheck:
 				e.checks.Uncheck(o.Key)
+			}
+		case node.ToMeter:
+			if o, ok := env.Msg.(node.Measure); ok && e.load != nil {
+				e.load.Measure(o.Key, o.On)
 			}
 		case node.ToDialer:
 			if d, ok := env.Msg.(node.Dial); ok {

@@ -27,6 +27,9 @@ func TestNodeKeepsItsRuntime(t *testing.T) {
 		"the same runtime is configured":       {"containerd", false, []string{"node.json"}, "containerd", "containerd"},
 		"older release, containerd is stopped": {"auto", false, []string{"node.json", "containerd/logs/x"}, "", "containerd"},
 		"older release, both used":             {"auto", false, []string{"node.json", "containerd/logs/x", "process/x"}, "", "containerd"},
+		"a runtime is added":                   {"containerd,qemu", false, []string{"node.json"}, "containerd", "containerd,qemu"},
+		"one of two is removed":                {"containerd", false, []string{"node.json"}, "containerd,qemu", ""},
+		"auto, two are saved":                  {"auto", false, []string{"node.json"}, "containerd,qemu", "containerd,qemu"},
 		"older release with process":           {"auto", true, []string{"node.json", "process/x"}, "", "process"},
 		"older release, configured":            {"process", true, []string{"node.json", "containerd/logs/x"}, "", "process"},
 	} {

@@ -15,7 +15,7 @@ import (
 )
 
 var _ = fairshare.Declare(fairshare.Bound{
-	Resource: "local volumes of services", Total: volumes.Max, Share: []int{volumes.MaxTenant}, Per: "tenant",
+	Resource: "volumes of services that outlive their instances", Total: volumes.Max, Share: []int{volumes.MaxTenant}, Per: "tenant",
 	Beyond: "429 for the SLA or the number of replicas",
 	Attack: "TestATenantHasABoundedNumberOfVolumes",
 })
@@ -23,11 +23,11 @@ var _ = fairshare.Declare(fairshare.Bound{
 func (a *API) registerVolumes() {
 	tag := rest.Tag("volumes")
 	handle(a, tag.Get("/v1/volumes", "List volumes").
-		About("The local volumes of services. A volume exists from the first start of its instance until it is deleted, also without its application."),
+		About("The volumes of services that outlive their instances: local ones and those of CSI drivers. A volume exists from the first start of its instance until it is deleted, also without its application."),
 		rights.AppsRead, a.listVolumes)
 	handle(a, tag.Get("/v1/volumes/{id}", "Get volume", 404), rights.AppsRead, a.getVolume)
 	act(a, tag.Delete("/v1/volumes/{id}", "Delete volume", 404, 409, 412, 428, 503, 504).
-		About("Deletes the volume with its data, on its node, which must be connected. A volume that an instance has is not deleted."),
+		About("Deletes the volume with its data, on its node, which must be connected, or by its CSI driver. A volume that an instance has is not deleted."),
 		rights.AppsWrite, a.deleteVolume)
 }
 

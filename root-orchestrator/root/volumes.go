@@ -46,7 +46,11 @@ func (c *instances) noteVolumes(id api.InstanceID, at api.ClusterID) {
 	added := c.volumes.Note(id, in.Spec, at, c.wall, c.nextRev)
 	for _, r := range added {
 		c.journal.Put(kindVolume, string(r.ID), r)
-		c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: r.ID.Name(), Cluster: at, Detail: fmt.Sprintf("created with %d MiB", r.SizeMB)})
+		what := "created with %d MiB"
+		if r.Created.Before(c.wall) {
+			what = "grown to %d MiB"
+		}
+		c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: r.ID.Name(), Cluster: at, Detail: fmt.Sprintf(what, r.SizeMB)})
 	}
 	if len(added) > 0 {
 		c.findVolumes(id)
@@ -73,7 +77,7 @@ func (s *state) Volume(id api.VolumeID) (api.VolumeStatus, bool) {
 		return api.VolumeStatus{}, false
 	}
 	return api.VolumeStatus{
-		ID: id, Tenant: id.Tenant(), Cluster: r.Cluster, SizeMB: r.SizeMB, Created: r.Created, InUse: s.usesVolume(id), Revision: r.Revision,
+		ID: id, Driver: r.Driver, Tenant: id.Tenant(), Cluster: r.Cluster, SizeMB: r.SizeMB, Created: r.Created, InUse: s.usesVolume(id), Revision: r.Revision,
 	}, true
 }
 
@@ -84,7 +88,7 @@ func (s *state) usesVolume(id api.VolumeID) bool {
 	}
 	_, newest := s.apps.Service(id.Instance().Service())
 	for _, spec := range []*api.Microservice{in.Spec, newest} {
-		if spec != nil && slices.ContainsFunc(spec.LocalVolumes(), func(v api.Volume) bool { return v.Name == id.Label() }) {
+		if spec != nil && slices.ContainsFunc(spec.KeptVolumes(), func(v api.Volume) bool { return v.Name == id.Label() }) {
 			return true
 		}
 	}

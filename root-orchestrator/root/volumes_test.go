@@ -201,3 +201,30 @@ func TestClusterWithoutVolumesIsLeftOut(t *testing.T) {
 		t.Errorf("it is on %s, which does not announce volumes", in.Cluster)
 	}
 }
+
+func TestCSIVolumesMayGrow(t *testing.T) {
+	of := func(driver string, sizeMB int64) func(*api.Microservice) {
+		return func(m *api.Microservice) {
+			m.Exclusive = true
+			m.Volumes = []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driver, MountPath: "/data", SizeMB: sizeMB}}
+		}
+	}
+	w := newDiskWorld(t, "munich")
+	w.twins["munich"].features = []string{api.FeatureOfCSI("csi.example.org")}
+	w.pass(time.Minute)
+	w.apply(1, of("csi.example.org", 64))
+	w.settle()
+	if v, ok := w.c.Volume(first); !ok || v.Driver != "csi.example.org" || v.SizeMB != 64 {
+		t.Fatalf("volume: got %+v, %v", v, ok)
+	}
+	for _, refused := range []func(*api.Microservice){of("csi.example.org", 32), of("csi.example.com", 64), disk(64)} {
+		if err := w.do(Apply{Tenant: "acme", Spec: application(1, refused)}).Err; !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("smaller, or of another driver: got %v, want ErrInvalid", err)
+		}
+	}
+	w.apply(1, of("csi.example.org", 128))
+	w.settle()
+	if v, _ := w.c.Volume(first); v.SizeMB != 128 {
+		t.Errorf("size after the volume has grown: got %d MiB, want 128", v.SizeMB)
+	}
+}

@@ -19,7 +19,7 @@ const (
 	ConstraintVirtualization = "virtualization" // it has no such runtime
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
-	ConstraintVolume         = "volume"         // the instance's local volumes are elsewhere
+	ConstraintVolume         = "volume"         // the instance's volumes are elsewhere
 	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
@@ -117,7 +117,7 @@ func (q *query) stageOf(c *Candidate) stage {
 		return avoidStage
 	case !allowsName(q.Request, c):
 		return directStage
-	case q.VolumeAt != "" && q.VolumeAt != c.ID:
+	case q.VolumeAt != "" && q.VolumeAt != c.ID, q.VolumeKeys != "" && !slices.Contains(q.VolumeIn, c.ID):
 		return volumeStage
 	}
 	// The candidate reaches the furthest stage that one of its slots reaches.

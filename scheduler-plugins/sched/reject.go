@@ -27,6 +27,9 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		r.Have = c.ID
 	case volumeStage:
 		r.Constraint, r.Need, r.Have = ConstraintVolume, "to be where its volume is", "its volume is on "+q.VolumeAt
+		if q.VolumeKeys != "" && (q.VolumeAt == "" || q.VolumeAt == c.ID) {
+			r.Need, r.Have = "to have access to its volume", "its volume is accessible where "+q.VolumeKeys
+		}
 	case privilegedStage:
 		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
 	case virtualizationStage:

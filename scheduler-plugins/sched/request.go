@@ -35,6 +35,10 @@ type Request struct {
 
 	// VolumeAt is the candidate that has the local volumes of the instance; empty: none has.
 	VolumeAt string `json:"volume_at,omitempty"`
+	// VolumeIn are the candidates from which its CSI volumes are accessible, sorted, and VolumeKeys the
+	// topology keys that say so, for people; empty VolumeKeys: all candidates.
+	VolumeIn   []string `json:"volume_in,omitempty"`
+	VolumeKeys string   `json:"volume_keys,omitempty"`
 
 	// Convergence is how long a scheduler may search. Then the best result so far is used.
 	Convergence time.Duration `json:"convergence,omitempty"`

@@ -46,6 +46,14 @@ func (s *search) run() {
 		}
 		return
 	}
+	if q.VolumeKeys != "" {
+		for _, id := range q.VolumeIn {
+			if i, ok := t.at[id]; ok {
+				s.evaluate(i)
+			}
+		}
+		return
+	}
 	if len(q.Nodes) > 0 {
 		s.evaluateNamed()
 		return

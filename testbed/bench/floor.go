@@ -97,6 +97,13 @@ func (f *floor) learn(l *lab.Lab) error {
 	if err != nil {
 		return fmt.Errorf("read the model's specification: %w", err)
 	}
+	kept := spec.Mounts[:0]
+	for _, m := range spec.Mounts {
+		if !strings.HasPrefix(m.Source, l.Dir) { // the model's names, which are removed with it
+			kept = append(kept, m)
+		}
+	}
+	spec.Mounts = kept
 	f.spec, err = json.Marshal(spec)
 	return err
 }

@@ -40,6 +40,7 @@ var benches = map[string]bench{
 	"updown":   {"300 instances of one application deployed and deleted repeatedly, and what the daemons keep", 10, upDown},
 	"sim":      {"seeds of the simulator a second", 30, simSeeds},
 	"route":    {"from the time a new instance listens until its first answer to a client on another node", 30, routes},
+	"cold":     {"first byte from a service of which no instance runs, compared with containerd's create and start", 30, coldStarts},
 	"health":   {"1,000 health checks a second, compared with bare requests, and from readiness to a route", 12, healthChecks},
 	"net":      {"data paths between containers, compared with the kernel and others", 5, network},
 }

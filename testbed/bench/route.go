@@ -103,9 +103,9 @@ func (w *routeWorld) cluster(id api.ClusterID) *lab.Cluster {
 	return w.lab.Cluster(id, lab.ClusterOptions{Host: h, Address: at, Args: quiet})
 }
 
-func (w *routeWorld) node(c *lab.Cluster, name string) {
+func (w *routeWorld) node(c *lab.Cluster, name string) *lab.Node {
 	h, _ := w.host(name)
-	c.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
+	return c.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
 }
 
 // measure adds a first instance and a second instance, n times each.

@@ -14,19 +14,28 @@ import (
 // Module is the path of the module that has the daemons and the CLI.
 const Module = "github.com/treeline-edge/treeline"
 
-// Command returns the command "go build -trimpath ARGS", without cgo. It runs in the
-// directory of Module, so that the programs have the dependencies that Module names and
-// not those of the benchmarks' module.
-func Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+// Root returns the directory of Module.
+func Root(ctx context.Context) (string, error) {
 	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", Module).Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
-		return nil, fmt.Errorf("find module %s: %w", Module, err)
+		return "", fmt.Errorf("find module %s: %w", Module, err)
+	}
+	return strings.TrimSpace(string(dir)), nil
+}
+
+// Command returns the command "go build -trimpath ARGS", without cgo. It runs in the
+// directory of Module, so that the programs have the dependencies that Module names and
+// not those of the benchmarks' module.
+func Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	dir, err := Root(ctx)
+	if err != nil {
+		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath"}, args...)...)
-	cmd.Dir = strings.TrimSpace(string(dir))
+	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	return cmd, nil
 }

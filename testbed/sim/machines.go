@@ -365,7 +365,7 @@ func (m *ClusterMachine) linked(up bool) {
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
-	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
+	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureScale, api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
 	n.runtime, n.checks, n.volumes = newRuntime(n), newChecks(n), map[api.VolumeID]api.NodeVolume{}
 	if m.w.Network {
 		n.addNet()
@@ -385,6 +385,7 @@ func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine 
 		pace:  &redial.Pace{Min: 500 * time.Millisecond, Max: 5 * time.Second}, hurry: n.hurries,
 	}
 	m.nodes = append(m.nodes, n)
+	n.loads()
 	return n
 }
 
@@ -547,6 +548,7 @@ func (m *NodeMachine) send(e wire.Envelope) {
 		e.Msg.(wire.NodeToCluster).DeliverFromNode(m)
 	case node.ToDialer:
 		m.dial = e.Msg.(node.Dial)
+	case node.ToMeter: // see loads
 	case node.ToChecker:
 		switch o := e.Msg.(type) {
 		case node.Check:

@@ -55,7 +55,11 @@ func (p *person) act() {
 		p.steer()
 	case r < 4:
 		i := w.chance.IntN(len(p.services))
-		p.scale(i, w.chance.IntN(6))
+		if replicas := w.chance.IntN(6); p.services[i].spec.Scale != nil {
+			p.apply(slices.Clone(p.services)) // its number is not for people to change
+		} else {
+			p.scale(i, replicas)
+		}
 	case r < 7:
 		p.apply(p.redesign())
 	case r < 9:
@@ -135,7 +139,7 @@ func (p *person) newService(name string) promised {
 			Overlap: []api.Overlap{"", api.OverlapReplace, api.OverlapWait}[w.chance.IntN(3)], Suspend: pick(8),
 		}
 	}
-	m = w.opts.checks(w.opts.Only.plain(m))
+	m = w.opts.scales(w.opts.checks(w.opts.Only.plain(m)))
 	return promised{m, replicas}
 }
 
@@ -145,6 +149,9 @@ func (p *person) apply(services []promised) {
 		spec.Services = append(spec.Services, s.spec)
 		if s.spec.Replicas != nil {
 			services[i].replicas = *s.spec.Replicas
+		}
+		if s.spec.Scale != nil {
+			services[i].replicas = s.spec.Scale.Max
 		}
 	}
 	p.insist(root.Apply{Tenant: p.tenant, Spec: spec, By: "sim"}, api.ErrConflict, nil, func() {

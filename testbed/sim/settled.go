@@ -109,6 +109,9 @@ func (w *World) compare(in api.Instance, say sayFunc) {
 		if len(live) > 0 {
 			say(id, "is dormant, but runs on %s", live[0].machine.name)
 		}
+		if s, ok := w.root.core.Service(in.Service); ok && in.Spec == s.SpecRev && s.Spec.Dormant(in.Number) == api.ReasonNone {
+			say(id, "is dormant, but always runs")
+		}
 	case api.Requested, api.ClusterScheduled:
 		if len(live) > 0 {
 			say(id, "is %s, but runs on %s", in.State, live[0].machine.name)

@@ -120,6 +120,16 @@ func TestHealthChecksKeepEveryPromise(t *testing.T) {
 	}
 }
 
+// Numbers of instances that follow a load that nodes invent break no promise.
+func TestServicesThatScaleKeepEveryPromise(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed <= 25; seed++ {
+		if v := sim.Run(seed, sim.Options{Scale: true}).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
 // If several nodes fall silent at about the same time, each of their instances runs elsewhere
 // within the bound.
 func TestSeveralSilentNodesKeepTheBound(t *testing.T) {

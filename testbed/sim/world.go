@@ -25,6 +25,7 @@ type Options struct {
 	Plans bool // request plans repeatedly, which must not change the run
 	Only  Only // the only kind of fault; empty: all
 
+	Scale  bool // services scale, by a load that nodes invent
 	Health bool // services have health checks, which fail at random while there are faults
 }
 

@@ -53,6 +53,7 @@ const (
 	Peers                // choose other nodes for the node to measure
 	Pairs                // drop old measurements between services
 	Accept               // check whether the node accepted the placement
+	Scale                // decide the numbers of instances
 	Run                  // runs of schedules are due
 )
 

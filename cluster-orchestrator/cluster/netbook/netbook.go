@@ -88,6 +88,7 @@ type Result struct {
 	Places  []api.NodeID // nodes whose places must be set again
 	Members []api.NodeID // nodes whose records changed
 	Report  bool         // a report to the root is due
+	Demands []routes.Wanted
 }
 
 func New(fx *effects.Sink, cfg Config) *Machine {
@@ -214,6 +215,11 @@ func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 		m.routes.Subscribe(id, w, until)
 	}
 	m.routes.Unsubscribe(id, up.Unsubscribe)
+	for _, w := range up.Demand {
+		if x, ok := m.routes.Demand(id, w); ok {
+			m.out.Demands = append(m.out.Demands, x)
+		}
+	}
 	if len(up.Subscribe) > 0 {
 		m.fx.Timers.SetEarlier(effects.Key{Kind: effects.Interest, Node: id}, until)
 	}
@@ -359,8 +365,16 @@ func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result)
 	m.setShares(msg.Ranges, msg.Shares)
 	m.whole = m.whole || msg.RequestWhole
 	m.out.Report = m.out.Report || msg.RequestWhole || msg.RequestHeld
+	for _, a := range msg.Demand[:min(len(msg.Demand), wire.MaxDemands)] {
+		if x, ok := m.routes.Wanted(a); ok {
+			m.out.Demands = append(m.out.Demands, x)
+		}
+	}
 	return changed, m.result()
 }
+
+// Forward passes a demand of a node to the root; see routes.Registry.Forward.
+func (m *Machine) Forward(w wire.Subscription) bool { return m.routes.Forward(w) }
 
 // HasNews reports whether there is something to report to the root.
 func (m *Machine) HasNews() bool { return m.routes.HasChanges() }
@@ -380,7 +394,7 @@ func (m *Machine) Report(seq uint64, all bool) (net *wire.ClusterNet, news bool)
 	n := m.routes.Net(lost)
 	m.returnShares()
 	n.Subnets, n.Returned = m.leases.needed(m.fx.Wall), slices.Clone(m.leases.returned)
-	if news = n.Whole || len(n.Subscribe)+len(n.Unsubscribe) > 0 || !n.Records.Empty(); news {
+	if news = n.Whole || len(n.Demand) > 0 || len(n.Subscribe)+len(n.Unsubscribe) > 0 || !n.Records.Empty(); news {
 		m.sent = seq
 	}
 	m.whole = false

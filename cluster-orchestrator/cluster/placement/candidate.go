@@ -47,7 +47,7 @@ func (n *node) candidate(out string, left account.Left) sched.Candidate {
 		ID: string(n.Info.ID), Level: sched.Nodes, Out: out, Capacity: n.account.Capacity(), Free: left.Free,
 		Slots: []sched.Slot{{
 			Runtimes: n.Info.Runtimes, Arch: n.Info.Arch, Privileged: n.Info.Privileged, Network: n.Info.Network == api.NetworkOverlay, Full: left.Full,
-			Areas: n.Info.Areas, Addons: n.Info.Addons, Features: withOwn(n.Info.Features), Free: left.Free, Largest: left.Free, Devices: left.Devices,
+			Areas: n.Info.Areas, Addons: n.Info.Addons, Features: withOwn(n.features), Free: left.Free, Largest: left.Free, Devices: left.Devices,
 			BandwidthUnknown: n.bandwidthUnknown,
 		}},
 		Ports: left.Ports, Own: n.Info.Ports, Load: len(n.assigned), Labels: n.Info.Labels, Geo: n.geo, Coord: n.coord,

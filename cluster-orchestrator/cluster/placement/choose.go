@@ -149,7 +149,7 @@ type requestKind struct {
 // requestKindOf returns the kind of an instance. ok is false if its request depends on more than its
 // kind.
 func (m *Machine) requestKindOf(in *instance, better bool) (k requestKind, ok bool) {
-	return requestKind{in.id().Service(), in.Desired.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Desired.Targets) == 0 && !in.keepsData()
+	return requestKind{in.id().Service(), in.Desired.SpecRev, in.Node != "", better, m.late(in)}, len(in.avoid)+len(in.Desired.Targets) == 0 && !in.boundByVolumes()
 }
 
 // knownNoFit returns the cached explanation why an instance without a node fits nowhere.

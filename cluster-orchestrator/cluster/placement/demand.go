@@ -16,6 +16,7 @@ type demand struct {
 	sla     relations.SLA
 	users   []string // that the SLA has links to
 	volumes []string // names of its local volumes
+	csi     []string // names of its CSI volumes
 	checked bool     // a placement may violate the SLA later, so it is checked periodically
 }
 
@@ -26,6 +27,9 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 	}
 	for _, v := range m.LocalVolumes() {
 		d.volumes = append(d.volumes, v.Name)
+	}
+	for _, v := range m.CSIVolumes() {
+		d.csi = append(d.csi, v.Name)
 	}
 	for _, l := range d.sla.Links {
 		if l.User != "" {

@@ -80,7 +80,8 @@ func (m *Machine) updateDesired(in *instance, a wire.Assignment) {
 	in.avoid, in.why, in.Restarts, in.Failures, in.ExitCode = nil, nil, a.Restarts, a.Failures, nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
-	if m.beginDormant(in) {
+	// A service that scales and is awake gets its new SLA awake.
+	if (old == "" || a.Spec.Dormant(a.Instance.Number()) != api.ReasonIdle) && m.beginDormant(in) {
 		return
 	}
 	m.changed(in)

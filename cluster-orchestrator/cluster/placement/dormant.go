@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 )
@@ -31,6 +32,7 @@ func (m *Machine) Wake(id api.InstanceID, detail string) bool {
 	}
 	last := in.Node // of a run that has ended
 	m.applyEvent(in, lifecycle.Wake, api.ReasonNone, detail)
+	in.woken = detail
 	if last != "" {
 		m.unassign(in, true)
 		if m.staysOn(in, m.nodes[last]) {
@@ -68,6 +70,7 @@ func (m *Machine) sleep(in *instance, reason api.Reason, detail string) {
 		m.unassign(in, true)
 	}
 	in.HandedBack, in.Moving, in.GivenUp, in.NoBetterNode, in.Violated = false, false, false, false, ""
+	in.woken = ""
 	in.lostReason, in.searchUntil, in.avoid, in.why = api.ReasonNone, time.Time{}, nil, nil
 	in.Restarts, in.Failures, in.ExitCode, in.Address, in.Ready = 0, 0, nil, netip.Addr{}, false
 	m.applyEvent(in, lifecycle.Sleep, reason, detail)
@@ -88,4 +91,23 @@ func (m *Machine) beginDormant(in *instance) bool {
 	}
 	m.applyEvent(in, lifecycle.Sleep, reason, detail)
 	return true
+}
+
+// ScaleState returns what scaling needs to know about an instance. ok is false if the cluster does not
+// have it or it is leaving.
+func (m *Machine) ScaleState(id api.InstanceID) (s autoscale.State, ok bool) {
+	in := m.instances[id]
+	if in == nil || in.Leaving || in.Withdrawn {
+		return s, false
+	}
+	w := &in.Desired.Spec
+	return autoscale.State{
+		Scale: w.Scale, Limits: w.Needs(), Awake: !in.dormant() && !in.ended(), Running: in.State == api.Running && in.Ready,
+	}, true
+}
+
+// RunsOn reports whether a placement is the instance's present one and on a node.
+func (m *Machine) RunsOn(id api.InstanceID, epoch api.Epoch, node api.NodeID) bool {
+	in := m.instances[id]
+	return in != nil && in.Node == node && in.Epoch == epoch && in.State == api.Running
 }

@@ -56,6 +56,7 @@ type instance struct {
 	limits        api.Resources    // on its node, where its SLA names none
 	assignedGen   api.Generation   // generation of its node's desired set that placed it there
 	lostReason    api.Reason       // why it lost its last place
+	woken         string           // why it was woken; empty once it has a node
 	searchUntil   time.Time        // end of the search for a node; zero: the search has not begun
 	fetchFailed   bool             // its node runs an earlier placement, because it cannot fetch the image; Reason says why
 	allStopped    bool             // it is leaving, and its nodes report that all its processes have ended
@@ -168,7 +169,7 @@ func (m *Machine) Restore(data []byte) error {
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
-	in.volumes = m.volumes[id] != nil
+	in.volumes = m.hasVolumes(id)
 	m.relations.SetInstance(id, in.demand.sla, in.Desired.Targets)
 	for _, n := range m.latency.SetLinks(id.Service(), in.demand.sla.Links) {
 		m.changes.Remeasure[n] = true

@@ -33,6 +33,7 @@ type Config struct {
 	Preempt      bool     // an urgent instance may preempt less urgent ones
 	MovesPerHour int      // maximum moves of one instance because of violations
 	Brokers      []string // see wire.Desired
+	CSI          []string // names of the CSI drivers whose controllers the cluster can call
 
 	// SaveNode saves the node's document. It is called when its state or Must changes, before
 	// later saves of the step that rely on it.
@@ -75,7 +76,8 @@ type Machine struct {
 
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
-	volumes   map[api.InstanceID]map[api.NodeID]bool // nodes that report local volumes of the instance
+	volumes   map[api.InstanceID]map[api.NodeID]bool  // nodes that report local volumes of the instance
+	csi       map[api.InstanceID]map[string]csiVolume // CSI volumes of instances, by name
 	relations *relations.Machine
 	counter   step.Counter // of generations
 	local     int          // number of instance numbers assigned by this cluster
@@ -135,7 +137,7 @@ type Sums struct {
 func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
-		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, relations: relations.New(cfg.Cluster),
+		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, csi: map[api.InstanceID]map[string]csiVolume{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), aboveShare: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		freedNodes: map[api.NodeID]bool{}, endedOld: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},

@@ -12,7 +12,11 @@ func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 		return s, false
 	}
 	w := &in.Desired
-	return routes.Spec{Rev: w.SpecRev, Addresses: w.Addresses, Access: w.Spec.Access(), Ports: w.Spec.Ports()}, true
+	return routes.Spec{
+		Rev: w.SpecRev, Addresses: w.Addresses, Access: w.Spec.Access(), Ports: w.Spec.Ports(),
+		// Packets also wait while it starts.
+		Asleep: w.Spec.Scale.Sleeps(id.Number()) && !in.Leaving && !in.Withdrawn && !in.ended() && !(in.State == api.Running && in.Ready),
+	}, true
 }
 
 // Linked reports whether an SLA of the application refers to other services or areas.

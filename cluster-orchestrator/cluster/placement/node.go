@@ -42,6 +42,7 @@ type node struct {
 	observed      map[api.InstanceID]api.Observed
 	claims        map[api.InstanceID]account.Claim // claims of instances that were assigned to it or observed there
 	unknownClaims map[api.InstanceID]bool          // instances on it whose claim is unknown
+	features      []string                         // of Info, without drivers that the cluster does not have
 	volumes       map[api.InstanceID]localVolumes  // local volumes that it reports, by instance
 	volumesPlaced map[api.InstanceID]api.Epoch     // the last placements with local volumes there; no other volumes count
 	volumesUnseen map[api.InstanceID]bool          // of volumesPlaced, those of which it reports no volume
@@ -86,6 +87,7 @@ func (m *Machine) describe(n *node) {
 		n.bandwidthUnknown, capacity.InMbit, capacity.OutMbit = 1, 0, 0
 	}
 	n.account.Describe(capacity, account.DevicesOf(n.Info.Devices))
+	n.features = m.usable(n.Info.Features)
 	n.setAddresses()
 	if n.geo = m.cfg.Location; n.Info.Location != nil && n.Info.Location.Valid() {
 		n.geo = n.Info.Location

@@ -42,6 +42,9 @@ func (m *Machine) Scale(id api.ServiceID, replicas int) error {
 	if len(ids) == 0 {
 		return fmt.Errorf("no instance of %s is in cluster %s, so there is no SLA to scale by: %w", id, m.cfg.Cluster, api.ErrNotFound)
 	}
+	if m.instances[ids[0]].Desired.Spec.Scale != nil {
+		return fmt.Errorf("scale %s: its SLA has scale, which decides the number: %w", id, api.ErrConflict)
+	}
 	var live, withdrawn []*instance
 	for _, i := range ids {
 		in := m.instances[i]

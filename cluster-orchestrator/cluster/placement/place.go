@@ -245,7 +245,8 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	m.awaitAcceptance(in, reason)
 	m.waiting.Remove(in.id())
 	delete(m.aboveShare, in.id())
-	m.applyEvent(in, lifecycle.NodeChosen, reason, detail)
+	m.applyEvent(in, lifecycle.NodeChosen, reason, cmp.Or(detail, in.woken))
+	in.woken = ""
 	m.refresh(n)
 }
 

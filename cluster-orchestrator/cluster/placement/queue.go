@@ -156,7 +156,7 @@ func (f *noFit) matches(m *Machine, in *instance) bool {
 
 // likeSiblings reports whether the instance fits where other instances of its service fit.
 func (in *instance) likeSiblings() bool {
-	return in.Node == "" && in.Reserved == "" && !in.keepsData() && len(in.avoid)+len(in.OldPlacements)+len(in.Desired.Targets) == 0
+	return in.Node == "" && in.Reserved == "" && !in.boundByVolumes() && len(in.avoid)+len(in.OldPlacements)+len(in.Desired.Targets) == 0
 }
 
 // retryAboveShare retries instances that no longer exceed the root's share. They may fit on any

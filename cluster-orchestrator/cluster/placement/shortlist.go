@@ -30,7 +30,7 @@ type shortlist struct {
 // instances nor on its own earlier placements.
 func (in *instance) plain() bool {
 	d := &in.demand
-	return in.Node == "" && !in.keepsData() && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Desired.Targets) == 0
+	return in.Node == "" && !in.boundByVolumes() && len(in.avoid)+len(d.sla.Links)+len(d.sla.Spreads)+len(d.sla.AntiAffinities)+len(d.takes.Claim.Devices)+len(in.Desired.Targets) == 0
 }
 
 // matches reports whether the list is for instances with the same request. If not, it is

@@ -124,7 +124,7 @@ func (m *Machine) dropVolumes(id api.InstanceID, n *node) {
 
 // showVolumes reports to the root whether the cluster has volumes of an instance.
 func (m *Machine) showVolumes(id api.InstanceID) {
-	if in := m.instances[id]; in != nil && in.volumes != (m.volumes[id] != nil) {
+	if in := m.instances[id]; in != nil && in.volumes != m.hasVolumes(id) {
 		in.volumes = !in.volumes
 		m.publish(in)
 	}
@@ -179,6 +179,7 @@ func (m *Machine) volumeNode(p requestInput) api.NodeID {
 // bindVolumes restricts a request to the node that has the local volumes of the instance. Their disk
 // is already booked there.
 func (m *Machine) bindVolumes(req *sched.Request, p requestInput) {
+	m.bindCSI(req, p)
 	if len(p.demand.volumes) == 0 {
 		return
 	}
@@ -246,5 +247,5 @@ func (m *Machine) Volume(id api.VolumeID) (at []api.NodeID, used bool) {
 		}
 	}
 	in := m.instances[owner]
-	return at, in != nil && slices.Contains(in.demand.volumes, label)
+	return at, in != nil && (slices.Contains(in.demand.volumes, label) || slices.Contains(in.demand.csi, label))
 }

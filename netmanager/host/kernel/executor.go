@@ -39,6 +39,7 @@ type Options struct {
 	Devices *Devices
 	Packets interface { // the packet queue
 		Release(remote netip.Addr)
+		Hold(remote netip.Addr, d time.Duration)
 		Refuse(local, remote netip.Addr, denied bool)
 	}
 	Names interface{ Answered(name string) } // the resolver
@@ -199,6 +200,8 @@ func (x *Executor) carryOut(ctx context.Context, m any) {
 		x.Core.Post(overlay.Used{Usage: u})
 	case overlay.Release:
 		x.Packets.Release(m.Remote)
+	case overlay.Hold:
+		x.Packets.Hold(m.Remote, m.For)
 	case overlay.Refuse:
 		x.Packets.Refuse(m.Local, m.Remote, m.Denied)
 	case overlay.Answered:

@@ -301,6 +301,51 @@ func (g Group) OOMKills() int {
 	return 0
 }
 
+// Usage returns the processor time that the group's processes have used, and the memory that they use, in
+// bytes, without the cache of files that the kernel can drop at once.
+func (g Group) Usage() (cpu time.Duration, memory int64, err error) {
+	if !g.fs.v2 {
+		return g.usageV1()
+	}
+	used, err := counter(filepath.Join(g.dir("cpu"), "cpu.stat"), "usage_usec")
+	if err != nil {
+		return 0, 0, err
+	}
+	memory, err = counter(filepath.Join(g.dir("memory"), "memory.current"), "")
+	if err != nil {
+		return 0, 0, err
+	}
+	cache, err := counter(filepath.Join(g.dir("memory"), "memory.stat"), "inactive_file")
+	return time.Duration(used) * time.Microsecond, max(0, memory-cache), err
+}
+
+func (g Group) usageV1() (cpu time.Duration, memory int64, err error) {
+	used, err := counter(filepath.Join(root, "cpuacct", g.path, "cpuacct.usage"), "")
+	if err != nil {
+		return 0, 0, err
+	}
+	memory, err = counter(filepath.Join(g.dir("memory"), "memory.usage_in_bytes"), "")
+	if err != nil {
+		return 0, 0, err
+	}
+	cache, err := counter(filepath.Join(g.dir("memory"), "memory.stat"), "total_inactive_file")
+	return time.Duration(used), max(0, memory-cache), err
+}
+
+// counter reads the number after a name in a file, or the only number if name is empty.
+func counter(path, name string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if parts := strings.Fields(line); len(parts) == 2 && parts[0] == name || len(parts) == 1 && name == "" {
+			return strconv.ParseInt(parts[len(parts)-1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("read %s: no number %s", path, name)
+}
+
 // Exists reports whether a directory of the group exists.
 func (g Group) Exists() bool {
 	return slices.ContainsFunc(g.dirs(), func(d string) bool {

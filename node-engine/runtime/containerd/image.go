@@ -59,10 +59,7 @@ func (r *Runtime) image(ctx context.Context, w runtime.Workload) (unpacked, erro
 		}
 		platform = platforms.OnlyStrict(p)
 	}
-	from := account{}
-	if w.Login != nil {
-		from = account{login: *w.Login, prefix: privatePrefix(w.Instance.Tenant())}
-	}
+	from := accountOf(w)
 	result := r.pulls.DoChan(spec.Code+"\x00"+spec.Platform+"\x00"+from.key(), func() (any, error) {
 		// The caller's context is not used, because other callers wait for the result too.
 		ctx, cancel := context.WithTimeout(r.ctx, pullTimeout)
@@ -79,7 +76,7 @@ func (r *Runtime) image(ctx context.Context, w runtime.Workload) (unpacked, erro
 }
 
 func (r *Runtime) fetch(ctx context.Context, code, platform string, p platforms.MatchComparer, from account) (unpacked, error) {
-	img, err := r.findImage(ctx, code, p, from)
+	img, err := r.findImage(ctx, code, p, from, true)
 	if err != nil {
 		return unpacked{}, err
 	}
@@ -140,8 +137,8 @@ func (r *Runtime) readImage(ctx context.Context, img client.Image, key string) (
 	return u, err
 }
 
-// findImage searches the archives, the namespace and the registry.
-func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchComparer, from account) (client.Image, error) {
+// findImage searches the archives, the namespace and the registry. With unpack, it unpacks what it fetches.
+func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchComparer, from account, unpack bool) (client.Image, error) {
 	if path, ok := strings.CutPrefix(code, archiveScheme); ok {
 		a, err := r.archives.byPath(path)
 		if err != nil {
@@ -166,8 +163,11 @@ func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchC
 			return img, err
 		}
 	}
-	img, err := r.c.Pull(ctx, ref, client.WithPullUnpack, client.WithPlatformMatcher(p),
-		client.WithPullSnapshotter(r.cfg.Snapshotter), client.WithResolver(r.cfg.resolver(from)))
+	options := []client.RemoteOpt{client.WithPlatformMatcher(p), client.WithResolver(r.cfg.resolver(from))}
+	if unpack {
+		options = append(options, client.WithPullUnpack, client.WithPullSnapshotter(r.cfg.Snapshotter))
+	}
+	img, err := r.c.Pull(ctx, ref, options...)
 	if err != nil {
 		return nil, r.pullError(reference.Domain(named), ref, err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	tasktypes "github.com/containerd/containerd/api/types/task"
 
@@ -65,26 +64,10 @@ func (r *Runtime) writeNames(w runtime.Workload) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{"resolv.conf": resolvConf(w.Instance.Service()), "hosts": hosts(id[:12])} {
+	for name, text := range map[string]string{"resolv.conf": runtime.ResolvConf(w.Instance.Service()), "hosts": runtime.Hosts(id[:12])} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil { //nolint:gosec // any user in the container reads it
 			return err
 		}
 	}
 	return nil
-}
-
-// resolvConf returns the resolv.conf for the node's resolver. The search list and ndots are what
-// netmanager/overlay/names requires: names in the application are found first, with their
-// selectors (any.rr.web.prod).
-func resolvConf(s api.ServiceID) string {
-	domains := wire.Domain
-	if p := strings.Split(s.Name(), "."); len(p) == 4 { // app, its namespace, service, its namespace
-		app := p[0] + "." + p[1] + "." + wire.Domain
-		domains = p[3] + "." + app + " " + app + " " + domains
-	}
-	return fmt.Sprintf("nameserver %s\nsearch %s\noptions ndots:4 timeout:1 attempts:5\n", wire.ResolverAddr, domains)
-}
-
-func hosts(hostname string) string {
-	return "127.0.0.1 localhost\n::1 localhost ip6-localhost\n127.0.1.1 " + hostname + "\n"
 }

@@ -33,6 +33,14 @@ type account struct {
 	prefix string // of the names of images that were fetched with it
 }
 
+// accountOf returns the account to fetch a workload's image with.
+func accountOf(w runtime.Workload) account {
+	if w.Login == nil {
+		return account{}
+	}
+	return account{login: *w.Login, prefix: privatePrefix(w.Instance.Tenant())}
+}
+
 // key distinguishes accounts and passwords.
 func (a account) key() string {
 	return a.prefix + "\x00" + a.login.Username + "\x00" + a.login.Password
@@ -229,6 +237,16 @@ func (d *dialer) proxyFor(req *http.Request) (*url.URL, error) {
 	defer d.mu.Unlock()
 	d.proxies[hostPort(u)] = true
 	return u, nil
+}
+
+// Client returns a client for downloads from a host that an SLA names. It reaches what a pull from a
+// registry at the host may reach. It may be used for that host only.
+func (c Config) Client(host string) (*http.Client, error) {
+	c, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: newDialer(c, host).transport()}, nil
 }
 
 func ownAddresses() ([]netip.Addr, error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/execs"
+	"github.com/treeline-edge/treeline/node-engine/runtime/shim"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,7 +50,7 @@ type running struct {
 }
 
 func (r *Runtime) exec(ctx context.Context, id string, p runtime.Process) (*running, error) {
-	s, err := r.runs(id)
+	w, err := r.runs(id)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (r *Runtime) exec(ctx context.Context, id string, p runtime.Process) (*runn
 		return nil, err
 	}
 	x := &running{r: r, ctx: ctx, exec: e, done: make(chan struct{})}
-	wait, err := x.start(s.plan, p)
+	wait, err := x.start(w, p)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start %q: %w: %w", p.Args[0], err, api.ErrInvalid), r.execs.End(e))
 	}
@@ -77,21 +78,21 @@ func (r *Runtime) exec(ctx context.Context, id string, p runtime.Process) (*runn
 	if _, err := r.runs(id); err != nil {
 		x.kill()
 	}
-	r.follows.Go(func() { x.attend(wait) })
+	r.running.Go(func() { x.attend(wait) })
 	return x, nil
 }
 
-// runs returns the state of a running workload.
-func (r *Runtime) runs(id string) (state, error) {
-	s, err := r.state(id)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (s.exit != nil || !s.run.Main.alive()) {
-		return s, fmt.Errorf("it does not run: %w", api.ErrNotFound)
+// runs returns the plan of a running workload.
+func (r *Runtime) runs(id string) (shim.Plan, error) {
+	p, phase, err := r.Find(id)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && phase != wire.WorkloadRunning {
+		return p, fmt.Errorf("it does not run: %w", api.ErrNotFound)
 	}
-	return s, err
+	return p, err
 }
 
 // start starts the process. wait returns when its output has been copied, or ctx has ended.
-func (x *running) start(w plan, p runtime.Process) (wait func(), err error) {
+func (x *running) start(w shim.Plan, p runtime.Process) (wait func(), err error) {
 	env := slices.Concat(w.Env, p.Env, []string{x.exec.Mark()})
 	if p.TTY && !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		env = append(env, "TERM=xterm")
@@ -150,7 +151,7 @@ func (x *running) start(w plan, p runtime.Process) (wait func(), err error) {
 			c.output(o.to, r)
 		}
 	}
-	group := x.r.group(x.exec.Workload)
+	group := x.r.Group(x.exec.Workload)
 	if err := group.Start(x.cmd, func() error { return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }); err != nil {
 		c.close()
 		return nil, err
@@ -166,7 +167,7 @@ func (x *running) attend(copied func()) {
 	defer context.AfterFunc(x.ctx, x.kill)()
 	defer context.AfterFunc(x.r.ctx, x.kill)()
 	_ = x.cmd.Wait()
-	x.code = exitCode(x.cmd.ProcessState)
+	x.code = shim.ExitCode(x.cmd.ProcessState)
 	x.kill()
 	copied()
 	x.mu.Lock()
@@ -183,9 +184,9 @@ func (x *running) attend(copied func()) {
 
 // kill kills the process and its descendants. A failure would leave them until the workload ends.
 func (x *running) kill() {
-	ctx, cancel := context.WithTimeout(context.Background(), shimTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), shim.Timeout)
 	defer cancel()
-	_ = execs.Kill(ctx, x.r.group(x.exec.Workload), x.exec)
+	_ = execs.Kill(ctx, x.r.Group(x.exec.Workload), x.exec)
 }
 
 // Wait implements runtime.Running.
@@ -211,8 +212,8 @@ func (x *running) Resize(width, height uint16) error {
 // endExecs kills what an earlier engine left.
 func (r *Runtime) endExecs() error {
 	for _, e := range r.execs.Left() {
-		ctx, cancel := context.WithTimeout(r.ctx, shimTimeout)
-		err := errors.Join(execs.Kill(ctx, r.group(e.Workload), e), r.execs.End(e))
+		ctx, cancel := context.WithTimeout(r.ctx, shim.Timeout)
+		err := errors.Join(execs.Kill(ctx, r.Group(e.Workload), e), r.execs.End(e))
 		cancel()
 		if err != nil {
 			return err

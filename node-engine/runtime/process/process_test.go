@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
@@ -43,43 +42,6 @@ func TestSuite(t *testing.T) {
 			Left:          func(k wire.Key) []string { return left(t, cfg, k) },
 		}
 	})
-}
-
-// TestWorkloadOutlivesItsShim: the exit of a workload whose shim was killed is still reported,
-// without its code.
-func TestWorkloadOutlivesItsShim(t *testing.T) {
-	programtest.NeedRoot(t)
-	r, err := New(testConfig(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#0", Epoch: 1}, Attempt: 1, Spec: spec(runtimetest.Program(t))("sleep")}
-	defer r.Stop(t.Context(), w.Key, 0)
-	if err := r.Create(t.Context(), w); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Start(t.Context(), w.Key); err != nil {
-		t.Fatal(err)
-	}
-	exits := make(chan runtime.Exit)
-	go r.Watch(t.Context(), exits)
-	st, err := r.state(runtime.ID(w.Key))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = syscall.Kill(st.run.Shim.PID, syscall.SIGKILL)
-	if err := st.run.Shim.wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	list, err := r.List(t.Context())
-	if err != nil || len(list) != 1 || list[0].PID != st.run.Main.PID || list[0].Phase != wire.WorkloadRunning {
-		t.Fatalf("List: got %+v (%v), want process %d running", list, err, st.run.Main.PID)
-	}
-	_ = syscall.Kill(st.run.Main.PID, syscall.SIGKILL)
-	if e := <-exits; e.Key != w.Key || e.ExitCode != unknownExitCode {
-		t.Errorf("exit: got %+v, want code %d", e, unknownExitCode)
-	}
 }
 
 func TestOnlyAllowedDirectories(t *testing.T) {
@@ -134,7 +96,7 @@ func TestLimits(t *testing.T) {
 		"cpu" + path + "/cpu.cfs_quota_us":         "50000",
 		"pids" + path + "/pids.max":                "512",
 	}
-	if r.cg.V2() {
+	if r.V2() {
 		want = map[string]string{path + "/memory.max": "50331648", path + "/cpu.max": "50000 100000", path + "/pids.max": "512"}
 	}
 	for file, value := range want {

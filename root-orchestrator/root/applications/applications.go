@@ -218,6 +218,9 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 		if v.Replicas != nil {
 			want = *v.Replicas
 		}
+		if v.Scale != nil {
+			want = v.Scale.Max
+		}
 		v.Replicas, v.ID = nil, ""
 		replicas[id], revs[id] = want, a.SpecRevs[id]
 		if old := before[id]; old == nil || !same(old, v) {
@@ -287,10 +290,12 @@ func (m *Machine) revisionOf(id api.ServiceID, was, is *api.Microservice) api.Re
 // Scale sets the number of a service's replicas and returns the earlier one. Errors: ErrNotFound,
 // ErrInvalid, ErrConflict (the application is being deleted), ErrPrecondition.
 func (m *Machine) Scale(id api.ServiceID, replicas int, ifMatch api.Revision) (was int, err error) {
-	a, _ := m.Service(id)
+	a, spec := m.Service(id)
 	switch {
 	case a == nil:
 		return 0, fmt.Errorf("service %s: %w", id, api.ErrNotFound)
+	case spec.Scale != nil:
+		return 0, fmt.Errorf("scale %s: its SLA has scale, which decides the number: change min and max there: %w", id, api.ErrConflict)
 	case replicas < 0 || replicas > MaxReplicas:
 		return 0, fmt.Errorf("%d replicas of %s: want 0 to %d: %w", replicas, id, MaxReplicas, api.ErrInvalid)
 	case a.Leaving:

@@ -117,6 +117,7 @@ type cluster struct {
 	sentShares   []netip.Prefix
 	more         bool // changes did not fit in the last message
 	resync       interest.Resync
+	demands      map[netip.Addr]bool // of other clusters, to be sent
 }
 
 func New(cfg Config) *Machine {
@@ -177,7 +178,7 @@ func (b *Machine) nextRev() uint64 {
 // AddCluster adds a cluster with its shares from the store, except shares that another cluster has;
 // see Shares.
 func (b *Machine) AddCluster(id api.ClusterID, shares []netip.Prefix) {
-	cl := &cluster{id: id, shares: shares}
+	cl := &cluster{id: id, shares: shares, demands: map[netip.Addr]bool{}}
 	b.clusters[id] = cl
 	cl.shares = slices.DeleteFunc(cl.shares, func(p netip.Prefix) bool {
 		if b.blocks.Mark(p) != nil {
@@ -290,6 +291,9 @@ func (b *Machine) Report(now Now, v View, id api.ClusterID, n *wire.ClusterNet) 
 	}
 	for _, key := range keys {
 		c.publishedChanged(cl, key)
+	}
+	for _, w := range n.Demand {
+		c.demand(cl, w)
 	}
 	cl.ackedRev = n.Rev
 	switch {

@@ -1,6 +1,7 @@
 package netbook
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,11 +59,13 @@ func (c *call) sendTo(cl *cluster) {
 		// Its records for a subscription of an earlier process of the root were dropped.
 		m.RequestWhole, cl.unasked, cl.requestedAt = true, false, c.now
 	}
-	if !part && m.Records.Empty() && len(m.Subscribe)+len(m.Unsubscribe) == 0 && !cl.requestWhole && slices.Equal(cl.sentShares, cl.shares) {
+	if !part && m.Records.Empty() && len(m.Subscribe)+len(m.Unsubscribe)+len(cl.demands) == 0 && !cl.requestWhole && slices.Equal(cl.sentShares, cl.shares) {
 		return
 	}
 	cl.more = c.subs.Pending(cl.id) || cl.asked.Pending()
 	m.RequestHeld = cl.more || part && cl.resync.Incomplete()
+	m.Demand = slices.SortedFunc(maps.Keys(cl.demands), netip.Addr.Compare)
+	clear(cl.demands)
 	cl.sentShares, cl.requestWhole = cl.shares, false
 	m.Rev = c.nextRev()
 	cl.sentRev, cl.sentAt = m.Rev, c.now
@@ -125,6 +128,7 @@ func (v view) Route(id api.ServiceID) (api.Route, bool) {
 		if !ok {
 			continue
 		}
+		r.Asleep = r.Asleep || part.Asleep && !cl.silent && s.Spec.Scale != nil
 		known := map[api.PeerKey]api.Peer{}
 		for _, p := range part.Peers {
 			if v.permit(cl, &p) {

@@ -214,7 +214,7 @@ func wouldHelp(r *api.Rejection) string {
 	case sched.ConstraintVirtualization, sched.ConstraintArch, sched.ConstraintPrivileged:
 		return fmt.Sprintf("join a node that offers %s %s", r.Constraint, r.Need)
 	case sched.ConstraintVolume:
-		return "bring back the node that has its volumes. To give up their data, have the operator remove the node, or delete the application and then its volumes (treeline delete volume)"
+		return "bring back the node that has its volumes, or make room where they are accessible. To give up their data, have the operator remove the node, or delete the application and then its volumes (treeline delete volume)"
 	case sched.ConstraintFeatures:
 		return "upgrade the cluster and its nodes to a release that supports " + r.Need + ", or join such a node"
 	case sched.ConstraintAddons:

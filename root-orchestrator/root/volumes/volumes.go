@@ -1,4 +1,4 @@
-// Package volumes keeps the local volumes of instances: which cluster has them, and how large they
+// Package volumes keeps the volumes that outlive their instances, local ones and those of CSI drivers: which cluster has them, and how large they
 // are. A volume is recorded when a cluster that the root chose for the instance reports it, and stays
 // until it is deleted or its cluster is removed. It is a sub-machine of the root's core.
 //
@@ -18,6 +18,7 @@ import (
 type Record struct {
 	ID       api.VolumeID  `json:"id"`
 	Cluster  api.ClusterID `json:"cluster"`
+	Driver   string        `json:"driver,omitempty"` // its CSI driver; empty: it is local
 	SizeMB   int64         `json:"size_mb"`
 	Created  time.Time     `json:"created"`
 	Revision api.Revision  `json:"revision"`
@@ -74,31 +75,37 @@ func (m *Machine) Get(id api.VolumeID) (Record, bool) {
 // IDs returns the ids of all volumes, sorted.
 func (m *Machine) IDs() []api.VolumeID { return step.Keys(m.volumes) }
 
-// Of returns the cluster that has local volumes in an instance's SLA, "" if there is none, and the sum
-// of their sizes.
+// Of returns the cluster that has volumes in an instance's SLA, "" if there is none, and the sum of the
+// sizes of the local ones, which take its nodes' disks.
 func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterID, sizeMB int64) {
 	var newest api.Revision
-	for _, v := range spec.LocalVolumes() {
+	for _, v := range spec.KeptVolumes() {
 		r := m.volumes[id.Volume(v.Name)]
 		if r == nil {
 			continue
 		}
-		if sizeMB += r.SizeMB; at == "" || r.Revision > newest {
+		if r.Driver == "" {
+			sizeMB += r.SizeMB
+		}
+		if at == "" || r.Revision > newest {
 			at, newest = r.Cluster, r.Revision
 		}
 	}
 	return at, sizeMB
 }
 
-// Note records that a cluster has the local volumes in an instance's SLA. It returns those that are
-// new there. rev returns a revision.
+// Note records that a cluster has the volumes in an instance's SLA. It returns those that are new there, or
+// have grown. rev returns a revision.
 func (m *Machine) Note(id api.InstanceID, spec *api.Microservice, at api.ClusterID, now time.Time, rev func() api.Revision) (added []Record) {
-	for _, v := range spec.LocalVolumes() {
+	for _, v := range spec.KeptVolumes() {
 		old := m.volumes[id.Volume(v.Name)]
-		if old != nil && old.Cluster == at {
+		if old != nil && old.Cluster == at && old.Driver == v.Driver && (v.Driver == "" || old.SizeMB >= v.SizeMB) {
 			continue
 		}
-		r := Record{ID: id.Volume(v.Name), Cluster: at, SizeMB: v.SizeMB, Created: now, Revision: rev()}
+		r := Record{ID: id.Volume(v.Name), Cluster: at, Driver: v.Driver, SizeMB: v.SizeMB, Created: now, Revision: rev()}
+		if old != nil && old.Cluster == at {
+			r.Created = old.Created
+		}
 		m.put(&r)
 		added = append(added, r)
 	}
@@ -134,11 +141,19 @@ func (m *Machine) At(at api.ClusterID) (out []api.VolumeID) {
 	return out
 }
 
-// Check returns ErrInvalid if a service's SLA gives an existing volume another size.
+// Check returns ErrInvalid if a service's SLA gives an existing volume another size, except a larger one
+// of a CSI driver, or another driver.
 func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
-	for _, v := range spec.LocalVolumes() {
+	for _, v := range spec.KeptVolumes() {
 		for _, i := range step.Keys(m.byService[id]) {
-			if r := m.volumes[i.Volume(v.Name)]; r != nil && r.SizeMB != v.SizeMB {
+			r := m.volumes[i.Volume(v.Name)]
+			switch {
+			case r == nil:
+			case r.Driver != v.Driver:
+				return fmt.Errorf("volume %s of %s is %s: it cannot become %s; name another volume, or delete this one first: %w", v.Name, i, kindOf(r.Driver), kindOf(v.Driver), api.ErrInvalid)
+			case r.Driver != "" && v.SizeMB < r.SizeMB:
+				return fmt.Errorf("volume %s of %s has %d MiB: size cannot shrink to %d MiB; name another volume, or delete this one first: %w", v.Name, i, r.SizeMB, v.SizeMB, api.ErrInvalid)
+			case r.Driver == "" && r.SizeMB != v.SizeMB:
 				return fmt.Errorf("volume %s of %s has %d MiB: size cannot change to %d MiB; name another volume, or delete this one first: %w", v.Name, i, r.SizeMB, v.SizeMB, api.ErrInvalid)
 			}
 		}
@@ -146,10 +161,17 @@ func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
 	return nil
 }
 
-// Missing returns how many of a service's local volumes do not exist yet, if it has that many
+func kindOf(driver string) string {
+	if driver == "" {
+		return "local"
+	}
+	return "one of CSI driver " + driver
+}
+
+// Missing returns how many of a service's volumes do not exist yet, if it has that many
 // instances.
 func (m *Machine) Missing(id api.ServiceID, spec *api.Microservice, replicas int) int {
-	local := spec.LocalVolumes()
+	local := spec.KeptVolumes()
 	missing := len(local) * replicas
 	for i := range m.byService[id] {
 		if i.Number() >= replicas {
@@ -169,10 +191,10 @@ func (m *Machine) Missing(id api.ServiceID, spec *api.Microservice, replicas int
 func (m *Machine) Admit(tenant api.Tenant, more int) error {
 	top := tenant.Top()
 	if have := m.byTenant[top]; more > 0 && have+more > MaxTenant {
-		return fmt.Errorf("tenant %s has %d local volumes and would have %d more, want at most %d; delete some with treeline delete volume: %w", top, have, more, MaxTenant, api.ErrTooMany)
+		return fmt.Errorf("tenant %s has %d volumes and would have %d more, want at most %d; delete some with treeline delete volume: %w", top, have, more, MaxTenant, api.ErrTooMany)
 	}
 	if have := len(m.volumes); more > 0 && have+more > Max {
-		return fmt.Errorf("there are %d local volumes, the most that the root keeps: %w", have, api.ErrUnavailable)
+		return fmt.Errorf("there are %d volumes, the most that the root keeps: %w", have, api.ErrUnavailable)
 	}
 	return nil
 }

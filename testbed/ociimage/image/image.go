@@ -14,10 +14,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -34,6 +36,9 @@ type Image struct {
 	Env    []string
 	Cmd    []string // default arguments of the entrypoint
 	Health []string // HEALTHCHECK CMD, every 5 s; empty: none
+
+	// Files are further files by their paths, such as boot/vmlinuz. With them, an image needs no Binary.
+	Files map[string][]byte
 
 	// Programs are paths of dynamically linked programs of this machine, which are added to the root
 	// directory with their libraries.
@@ -97,9 +102,18 @@ func Write(w io.Writer, img Image) error {
 
 // build returns the blobs of img, layer, config and manifest, and the index.
 func build(img Image) (blobs [][]byte, index []byte, err error) {
-	bin, err := os.ReadFile(img.Binary)
-	if err != nil {
-		return nil, nil, err
+	contents := []file{{name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o1777}}
+	var program []string
+	if img.Binary != "" || len(img.Files) == 0 {
+		bin, err := os.ReadFile(img.Binary)
+		if err != nil {
+			return nil, nil, err
+		}
+		program = []string{entrypoint}
+		contents = append(contents, file{name: entrypoint[1:], mode: 0o755, data: bin})
+	}
+	for _, name := range slices.Sorted(maps.Keys(img.Files)) {
+		contents = append(contents, file{name: name, mode: 0o644, data: img.Files[name]})
 	}
 	if img.Arch == "" {
 		img.Arch = runtime.GOARCH
@@ -112,12 +126,7 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 		return nil, nil, err
 	}
 	var layer bytes.Buffer
-	err = writeTar(tar.NewWriter(&layer), append([]file{
-		{name: "etc/", mode: 0o755},
-		{name: "tmp/", mode: 0o1777},
-		{name: entrypoint[1:], mode: 0o755, data: bin},
-	}, more...))
-	if err != nil {
+	if err := writeTar(tar.NewWriter(&layer), append(contents, more...)); err != nil {
 		return nil, nil, err
 	}
 	platform := v1.Platform{Architecture: img.Arch, OS: "linux"}
@@ -127,7 +136,7 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 		Config: v1.ImageConfig{
 			User:       img.User,
 			Env:        append([]string{"PATH=/"}, img.Env...),
-			Entrypoint: []string{entrypoint},
+			Entrypoint: program,
 			Cmd:        img.Cmd,
 			WorkingDir: "/",
 		},

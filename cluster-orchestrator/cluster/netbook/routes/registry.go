@@ -34,6 +34,7 @@ type Spec struct {
 	Addresses api.ServiceAddresses
 	Access    api.Access
 	Ports     []api.PortMap
+	Asleep    bool // a packet to an address without a backend wakes it
 }
 
 // Registry has the resources of a cluster. It is not safe for concurrent use.
@@ -121,6 +122,11 @@ func (b *Registry) SetSpec(id api.InstanceID, spec Spec) {
 	s := b.service(id.Service())
 	old, had := s.specs[id]
 	if had && old.Rev == spec.Rev {
+		if old.Asleep != spec.Asleep {
+			old.Asleep = spec.Asleep
+			s.specs[id] = old
+			b.routeChanged(id.Service(), true)
+		}
 		return
 	}
 	newest := s.newest

@@ -23,6 +23,7 @@ type uplink struct {
 	exports  *interest.Subscriptions[string]           // of the root, the only subscriber
 	resync   interest.Resync
 	used     interest.Cursor[wire.ServiceAddress] // through the addresses in use, during a resync
+	demands  map[wire.Subscription]bool           // to be sent
 }
 
 // rootSubscriber identifies the root as the subscriber of exports.
@@ -34,7 +35,7 @@ var never = time.Unix(1<<62, 0)
 func newUplink() uplink {
 	return uplink{
 		routes: map[api.ServiceID]api.ServiceAddresses{}, subnets: map[api.PeerKey][]netip.Prefix{},
-		needs: map[wire.Subscription]map[api.NodeID]bool{}, exports: interest.New[string](),
+		needs: map[wire.Subscription]map[api.NodeID]bool{}, exports: interest.New[string](), demands: map[wire.Subscription]bool{},
 	}
 }
 
@@ -168,7 +169,7 @@ func (b *Registry) foreignChanged(k interest.Key) {
 // HasChanges reports whether there is something to report to the root.
 func (b *Registry) HasChanges() bool {
 	u := &b.root
-	return u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(rootSubscriber)
+	return len(u.demands) > 0 || u.resync.Due || u.resync.Incomplete() || u.requests.Pending() || len(u.exports.Dirty()) > 0 || u.exports.Pending(rootSubscriber)
 }
 
 // Resync makes Net return everything, beginning with the first part.
@@ -194,6 +195,11 @@ func (b *Registry) Net(lost bool) wire.ClusterNet {
 		n.Records, _ = u.exports.Flush(rootSubscriber, wire.MaxPart, rootView{b})
 		n.Subscribe, n.Unsubscribe = u.requests.Changes()
 	}
+	for w := range u.demands {
+		n.Demand = append(n.Demand, w)
+	}
+	slices.SortFunc(n.Demand, wire.Subscription.Compare)
+	clear(u.demands)
 	n.Rev = u.rev
 	n.Subscribed, n.Published = u.requests.Digest(), u.exports.Held(rootSubscriber)
 	n.Held = u.foreign.Digest() ^ u.exports.Digest(rootSubscriber) ^ wire.RootNet{Ranges: b.ranges, Shares: b.shares}.ShareDigest()

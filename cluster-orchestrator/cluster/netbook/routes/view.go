@@ -65,6 +65,16 @@ func (b *Registry) backends(id api.ServiceID, of func(*member) api.Peer) (out []
 	return out, peers
 }
 
+// asleep reports whether an instance in the cluster sleeps.
+func (s *service) asleep() bool {
+	for _, spec := range s.specs {
+		if spec.Asleep {
+			return true
+		}
+	}
+	return false
+}
+
 // limitBackends limits a route to MaxBackends. Backends that take new flows take precedence.
 func limitBackends(r *api.Route) {
 	if len(r.Backends) <= MaxBackends {
@@ -107,10 +117,12 @@ func (v nodeView) Route(id api.ServiceID) (api.Route, bool) {
 	if s.newest != "" {
 		r.Ports = s.specs[s.newest].Ports
 	}
+	r.Asleep = s.asleep()
 	r.Backends, r.Peers = v.backends(id, (*member).forNodes)
 	if f, ok := v.root.foreign.Routes[id]; ok {
 		r.Backends = append(r.Backends, f.Backends...)
 		r.Peers = append(r.Peers, f.Peers...)
+		r.Asleep = r.Asleep || f.Asleep
 	}
 	limitBackends(&r)
 	return r, true
@@ -167,6 +179,7 @@ func (v rootView) Route(id api.ServiceID) (api.Route, bool) {
 	if s.newest != "" {
 		r.Addresses, r.Ports = s.specs[s.newest].Addresses, s.specs[s.newest].Ports
 	}
+	r.Asleep = s.asleep()
 	r.Backends, r.Peers = v.backends(id, (*member).forRoot)
 	for i := range r.Backends {
 		r.Backends[i].Load = 0

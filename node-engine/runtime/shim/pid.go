@@ -1,4 +1,4 @@
-package process
+package shim
 
 import (
 	"context"
@@ -15,22 +15,22 @@ import (
 
 const pollInterval = time.Second // of gone
 
-// process identifies a process since the machine's boot. The kernel reuses PIDs; PID and
+// Process identifies a process since the machine's boot. The kernel reuses PIDs; PID and
 // start time together are unique.
-type process struct {
+type Process struct {
 	PID   int
 	Start uint64 // clock ticks since the boot
 }
 
 // processOf returns the process that has the PID now.
-func processOf(pid int) (process, error) {
+func processOf(pid int) (Process, error) {
 	_, start, err := stat(pid)
-	return process{PID: pid, Start: start}, err
+	return Process{PID: pid, Start: start}, err
 }
 
 // alive reports whether the process runs. A zombie does not. If the state cannot be read, for
 // example for lack of a file descriptor, the process counts as running.
-func (p process) alive() bool {
+func (p Process) alive() bool {
 	if p.PID == 0 {
 		return false
 	}
@@ -42,7 +42,7 @@ func (p process) alive() bool {
 }
 
 // wait returns nil when the process has ended, or an error if it cannot wait for that.
-func (p process) wait(ctx context.Context) error {
+func (p Process) wait(ctx context.Context) error {
 	if !p.alive() {
 		return nil
 	}
@@ -75,7 +75,7 @@ func (p process) wait(ctx context.Context) error {
 
 // gone waits for the end of the process, and returns false if ctx ends first. If it cannot
 // wait, for example for lack of a file descriptor, it polls.
-func (p process) gone(ctx context.Context) bool {
+func (p Process) gone(ctx context.Context) bool {
 	for p.wait(ctx) != nil {
 		select {
 		case <-time.After(pollInterval):

@@ -1,4 +1,4 @@
-package process
+package shim
 
 import (
 	"context"
@@ -16,7 +16,8 @@ type watcher struct {
 	exits chan<- runtime.Exit
 }
 
-func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
+// Watch implements runtime.Runtime.
+func (r *Workloads) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.ctx, cancel)()
@@ -41,7 +42,7 @@ func (r *Runtime) Watch(ctx context.Context, exits chan<- runtime.Exit) error {
 }
 
 // adopt follows all workloads.
-func (r *Runtime) adopt() error {
+func (r *Workloads) adopt() error {
 	dirs, err := r.dirs()
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (r *Runtime) adopt() error {
 }
 
 // follow reports the workload's exit to the watchers.
-func (r *Runtime) follow(id string) error {
+func (r *Workloads) follow(id string) error {
 	s, err := r.state(id)
 	if err != nil {
 		return err
@@ -69,7 +70,7 @@ func (r *Runtime) follow(id string) error {
 			return
 		}
 		// The exit is reported even if other processes of the group cannot be killed.
-		if err := r.group(id).Kill(r.ctx); err != nil && r.ctx.Err() != nil {
+		if err := r.Group(id).Kill(r.ctx); err != nil && r.ctx.Err() != nil {
 			return
 		}
 		st, err := r.status(id)

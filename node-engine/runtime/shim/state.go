@@ -1,4 +1,4 @@
-package process
+package shim
 
 import (
 	"errors"
@@ -18,25 +18,27 @@ const (
 	exitFile     = "exit.json"
 )
 
-// plan is the content of workloadFile: what a shim runs.
-type plan struct {
+// Plan is the content of workloadFile: what a shim runs.
+type Plan struct {
 	wire.Key
-	Attempt  int
-	Spec     api.Microservice
-	Devices  []string
-	Boot     string // of the machine, when it was created
-	Log      string
-	Cgroup   string
-	Limits   cgroup.Limits
-	UID, GID int
-	Args     []string
-	Env      []string
+	Attempt   int
+	Spec      api.Microservice
+	Devices   []string
+	Addresses api.ServiceAddresses
+	Boot      string // of the machine, when it was created; set by Put
+	Log       string // path; set by Put
+	Cgroup    string // set by Put
+	Limits    cgroup.Limits
+	UID, GID  int
+	Groups    []int `json:",omitempty"` // further groups
+	Args      []string
+	Env       []string
 }
 
 // run has the processes of a workload.
 type run struct {
-	Shim process
-	Main process // zero until it is started
+	Shim Process
+	Main Process // zero until it is started
 }
 
 // exit is how a workload ended.
@@ -47,13 +49,13 @@ type exit struct {
 
 // state is the content of a workload's files.
 type state struct {
-	plan plan
+	plan Plan
 	run  run
 	exit *exit
 }
 
 // state reads the files. It fails with fs.ErrNotExist if the workload does not exist.
-func (r *Runtime) state(id string) (state, error) {
+func (r *Workloads) state(id string) (state, error) {
 	var s state
 	if err := helper.ReadJSON(r.root, filepath.Join(id, workloadFile), &s.plan); err != nil {
 		return state{}, err
@@ -77,7 +79,7 @@ func (r *Runtime) state(id string) (state, error) {
 }
 
 // status returns the workload's status for List.
-func (r *Runtime) status(id string) (runtime.Status, error) {
+func (r *Workloads) status(id string) (runtime.Status, error) {
 	s, err := r.state(id)
 	if err != nil {
 		return runtime.Status{}, err
@@ -89,7 +91,7 @@ func (r *Runtime) status(id string) (runtime.Status, error) {
 			return runtime.Status{}, err
 		}
 		if s.exit == nil && s.run.Main.PID != 0 {
-			s.exit = &exit{Code: unknownExitCode, OOM: r.group(id).OOMKills() > 0}
+			s.exit = &exit{Code: unknownExitCode, OOM: r.Group(id).OOMKills() > 0}
 		}
 	}
 	st := runtime.Status{Key: s.plan.Key, Attempt: s.plan.Attempt, Spec: s.plan.Spec, Devices: s.plan.Devices, Phase: wire.WorkloadCreated}

@@ -1,4 +1,4 @@
-package process
+package shim
 
 import (
 	"context"
@@ -16,31 +16,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const shimName = "treeline-shim"
+// Start starts the workload of a plan, whose directory is dir, in its control group. It returns when the
+// workload runs. A nil ExitCodeOf stands for ExitCode.
+type Start func(p Plan, dir string, group cgroup.Group) (*exec.Cmd, ExitCodeOf, error)
 
-// ShimMain runs a shim and exits, if this process was started as one. Programs that use the
-// runtime call it first in main.
+// ExitCodeOf returns the exit code of a workload whose command has ended.
+type ExitCodeOf func(*os.ProcessState) int
+
+// Main runs a shim and exits, if this process was started as the shim with the name. Programs that use
+// the runtime call it first in main.
 //
 // A shim starts one workload, waits for it, kills the remaining processes in its cgroup, and
 // saves how it ended. It has no connection to the engine.
-func ShimMain() { helper.Main(shimName, shim) }
+func Main(name string, start Start) {
+	helper.Main(name, func(dir string, ready func()) error { return shim(dir, ready, start) })
+}
 
 // launch starts the shim of a workload and returns when the workload runs.
-func (r *Runtime) launch(ctx context.Context, id string) error {
+func (r *Workloads) launch(ctx context.Context, id string) error {
 	shims, err := r.cg.Create(filepath.Join(r.cfg.CgroupParent, "shims"), cgroup.Limits{})
 	if err != nil {
 		return err
 	}
-	return helper.Start(ctx, shims, shimName, filepath.Join(r.cfg.StateDir, "w", id))
+	return helper.Start(ctx, shims, r.cfg.Name, filepath.Join(r.cfg.StateDir, "w", id))
 }
 
 // shim runs the workload in directory dir.
-func shim(dir string, ready func()) error {
+func shim(dir string, ready func(), start Start) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
-	var p plan
+	var p Plan
 	if err := helper.ReadJSON(root, workloadFile, &p); err != nil {
 		return err
 	}
@@ -59,7 +66,7 @@ func shim(dir string, ready func()) error {
 	if err != nil {
 		return err
 	}
-	cmd, err := p.start(group)
+	cmd, code, err := start(p, dir, group)
 	if err != nil {
 		return err
 	}
@@ -72,7 +79,10 @@ func shim(dir string, ready func()) error {
 	ready()
 
 	_ = cmd.Wait()
-	ended := exit{Code: exitCode(cmd.ProcessState)}
+	if code == nil {
+		code = ExitCode
+	}
+	ended := exit{Code: code(cmd.ProcessState)}
 	ended.OOM = ended.Code == 128+int(syscall.SIGKILL) && group.OOMKills() > 0
 	// As in a container, no process outlives the first one.
 	if err := group.Kill(context.Background()); err != nil {
@@ -81,40 +91,52 @@ func shim(dir string, ready func()) error {
 	return helper.WriteJSON(root, exitFile, ended)
 }
 
-// start starts the workload in its cgroup, in a session of its own, as an unprivileged user
-// that cannot gain privileges.
-func (p plan) start(group cgroup.Group) (*exec.Cmd, error) {
-	log, err := os.OpenFile(p.Log, os.O_WRONLY|os.O_APPEND, 0)
+// Command returns a command that Launch can start: in a session of its own, as the plan's user. Its
+// output goes to the plan's log, which is a copy of the shim's descriptor that the caller closes.
+func (p Plan) Command() (cmd *exec.Cmd, log *os.File, err error) {
+	log, err = os.OpenFile(p.Log, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	defer log.Close()
-	cmd := &exec.Cmd{
+	groups := make([]uint32, len(p.Groups))
+	for i, g := range p.Groups {
+		groups[i] = uint32(g)
+	}
+	return &exec.Cmd{
 		Path: p.Args[0], Args: p.Args, Env: p.Env, Dir: "/", Stdout: log, Stderr: log,
 		SysProcAttr: &syscall.SysProcAttr{
 			Setsid:     true,
-			Credential: &syscall.Credential{Uid: uint32(p.UID), Gid: uint32(p.GID), Groups: []uint32{}},
+			Credential: &syscall.Credential{Uid: uint32(p.UID), Gid: uint32(p.GID), Groups: groups},
 		},
-	}
+	}, log, nil
+}
+
+// Launch starts a command in the control group. It cannot gain privileges, and the kernel kills it before
+// daemons when memory is short. before, if not nil, runs on the thread that forks.
+func Launch(cmd *exec.Cmd, group cgroup.Group, before func() error) error {
 	// The workload inherits the score of this process, which then restores its own.
 	own, err := os.ReadFile(oomScoreFile)
 	if err == nil {
 		err = os.WriteFile(oomScoreFile, []byte(strconv.Itoa(runtime.OOMScoreAdj)), 0)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("set oom_score_adj of the workload: %w", err)
+		return fmt.Errorf("set oom_score_adj of the workload: %w", err)
 	}
 	defer os.WriteFile(oomScoreFile, own, 0)
-	err = group.Start(cmd, func() error {
+	return group.Start(cmd, func() error {
+		if before != nil {
+			if err := before(); err != nil {
+				return err
+			}
+		}
 		return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	})
-	return cmd, err
 }
 
 const oomScoreFile = "/proc/self/oom_score_adj"
 
-// exitCode returns the exit code as shells do: 128 plus the signal if one killed the process.
-func exitCode(s *os.ProcessState) int {
+// ExitCode returns the exit code as shells do: 128 plus the signal if one killed the process.
+func ExitCode(s *os.ProcessState) int {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal())
 	}

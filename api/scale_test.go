@@ -1,0 +1,40 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+)
+
+func TestScaleIsHonouredOrRefused(t *testing.T) {
+	for _, ok := range []string{
+		`"scale":{"max":1}`, `"scale":{"min":0,"max":1}`, `"vcpus":1,"scale":{"max":4,"cpu":70}`,
+		`"memory":64,"scale":{"min":0,"max":4,"memory":70,"connections":5,"idle_time":5,"stabilisation_up":0,"stabilisation_down":0}`,
+	} {
+		if _, err := api.ParseSLA([]byte(placed(ok))); err != nil {
+			t.Errorf("%s: %v", ok, err)
+		}
+	}
+	for fields, want := range map[string]string{
+		`"scale":{}`:        "max is missing",
+		`"scale":{"max":2}`: "nothing says when",
+		`"scale":{"min":3,"max":2,"connections":1}`:         "above max",
+		`"scale":{"max":1001,"connections":1}`:              "out of range",
+		`"scale":{"max":2,"cpu":50}`:                        "vcpus, which is missing",
+		`"scale":{"max":2,"memory":50}`:                     "memory of the service, which is missing",
+		`"scale":{"max":2,"requests":50}`:                   "requests is refused",
+		`"scale":{"max":1,"prometheus":{"query":"up"}}`:     "prometheus is refused",
+		`"replicas":2,"scale":{"max":1}`:                    "replicas cannot be combined",
+		`"one_shot":true,"scale":{"max":1}`:                 "one_shot cannot be combined",
+		`"exclusive":true,"scale":{"max":1}`:                "exclusive cannot be combined",
+		`"port":"80","scale":{"min":0,"max":1}`:             "cannot wake",
+		`"network":"any","scale":{"min":0,"max":1}`:         "no address that could wake it",
+		`"network":"any","scale":{"max":3,"connections":1}`: "overlay network only",
+		`"scale":{"min":0,"max":1,"idle_time":4}`:           "too short",
+	} {
+		if _, err := api.ParseSLA([]byte(placed(fields))); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", fields, err, want)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+)
+
+const csiDriver = "csi.example.org"
+
+func withCSI() api.Microservice {
+	m := spec(1, 100)
+	m.Exclusive = true // as the parser sets it
+	m.Volumes = []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: csiDriver, MountPath: "/data", SizeMB: 64}}
+	return m
+}
+
+// newCSIWorld returns a world whose nodes n0, n1, … have the driver, in zones a, b, a, …
+func newCSIWorld(t *testing.T, nodes int) *world {
+	w := newWorld(t, nodes)
+	w.cfg.CSI = []string{csiDriver}
+	w.restart()
+	w.pass(defaultDead)
+	for i, id := range slices.Sorted(func(yield func(api.NodeID) bool) {
+		for id := range w.nodes {
+			if !yield(id) {
+				return
+			}
+		}
+	}) {
+		w.describes(id, func(info *api.NodeInfo) {
+			info.Features = []string{api.FeatureOfCSI(csiDriver)}
+			info.CSI = []api.NodeCSI{{Driver: csiDriver, NodeID: "csi-" + string(id), Topology: map[string]string{"zone": string('a' + rune(i%2))}}}
+		})
+	}
+	w.beat()
+	return w
+}
+
+func wantOf(in api.Instance) wire.WantVolume {
+	return wire.WantVolume{Key: wire.Key{Instance: in.ID, Epoch: in.Epoch}, Name: "data"}
+}
+
+// attached takes the steps of an adapter whose driver created the volume in the node's zone.
+func (w *world) attached(in api.Instance) {
+	w.t.Helper()
+	want := wantOf(in)
+	_, at, err := w.c.VolumeOf(in.Node, want)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, step := range []Input{
+		BeginVolume{Node: in.Node, WantVolume: want},
+		VolumeCreated{ID: want.Volume(), Handle: "v1", Topology: []map[string]string{at.Topology}},
+		AttachVolume{Node: in.Node, WantVolume: want},
+	} {
+		if eff := w.step(step); eff.Err != nil {
+			w.t.Fatalf("%T: %v", step, eff.Err)
+		}
+	}
+}
+
+// TestCSIVolumeFollowsItsInstance: the instance moves within the zone of its volume, also after a restart, and
+// the volume is given to its newest placement only.
+func TestCSIVolumeFollowsItsInstance(t *testing.T) {
+	w := newCSIWorld(t, 3) // zones a, b, a
+	w.step(Cordon{Node: "n1", On: true})
+	w.wants(assignment(0, 1, withCSI()))
+	w.beat()
+	w.step(Cordon{Node: "n1"})
+	first := w.at(0)
+	w.attached(first)
+	w.restart()
+	w.pass(defaultDead)
+	other := map[api.NodeID]api.NodeID{"n0": "n2", "n2": "n0"}[first.Node]
+	w.nodes[first.Node].off = true
+	w.pass(time.Minute)
+	second := w.expect(0, api.Running, other)
+	ex, _ := w.c.Why(web.Instance(0))
+	if !slices.ContainsFunc(ex.Causes, func(c api.Cause) bool {
+		return c.Constraint == sched.ConstraintVolume && strings.Contains(c.Detail, "zone=a")
+	}) {
+		t.Errorf("why: got %+v, want the zone of the volume for n1", ex)
+	}
+	r, ok := w.c.CSIVolume(first.ID.Volume("data"))
+	if !ok || r.Node != first.Node || r.NodeID != "csi-"+string(first.Node) || r.Handle != "v1" {
+		t.Errorf("volume before it is detached: got %+v, %v", r, ok)
+	}
+	if eff := w.step(AttachVolume{Node: second.Node, WantVolume: wantOf(second)}); !errors.Is(eff.Err, api.ErrConflict) {
+		t.Errorf("attach it to %s while it is on %s: got %v, want ErrConflict", second.Node, first.Node, eff.Err)
+	}
+	w.step(VolumeDetached{ID: r.ID, Node: first.Node})
+	if eff := w.step(AttachVolume{Node: second.Node, WantVolume: wantOf(second)}); eff.Err != nil {
+		t.Errorf("attach: %v", eff.Err)
+	}
+	w.nodes[first.Node].off = false
+	for _, stale := range []Input{
+		BeginVolume{Node: first.Node, WantVolume: wantOf(first)},
+		AttachVolume{Node: first.Node, WantVolume: wantOf(first)},
+		AttachVolume{Node: first.Node, WantVolume: wantOf(second)},
+		AttachVolume{Node: "n1", WantVolume: wantOf(second)},
+	} {
+		if eff := w.step(stale); !errors.Is(eff.Err, api.ErrNotFound) {
+			t.Errorf("%+v: got %v, want ErrNotFound", stale, eff.Err)
+		}
+	}
+	w.step(VolumeDetached{ID: r.ID, Node: first.Node}) // late
+	if r, _ := w.c.CSIVolume(r.ID); r.Node != second.Node || r.Epoch != second.Epoch {
+		t.Errorf("volume after stale requests: got %+v, want it on %s", r, second.Node)
+	}
+	if _, used := w.c.Volume(r.ID); !used {
+		t.Error("volume of a placed instance: got unused")
+	}
+	w.drops(web.Instance(0))
+	w.pass(time.Minute)
+	if _, used := w.c.Volume(r.ID); used {
+		t.Error("volume without its instance: got used")
+	}
+	w.step(VolumeDeleted{ID: r.ID})
+	if _, ok := w.c.CSIVolume(r.ID); ok {
+		t.Error("the volume exists after its deletion")
+	}
+}
+
+func TestNodesWithADriverThatTheClusterLacksAreLeftOut(t *testing.T) {
+	w := newWorld(t, 1)
+	w.describes("n0", func(info *api.NodeInfo) { info.Features = []string{api.FeatureOfCSI(csiDriver)} })
+	w.wants(assignment(0, 1, withCSI()))
+	w.beat()
+	if in := w.at(0); in.Node != "" {
+		t.Errorf("it is on %s, whose driver the cluster cannot call", in.Node)
+	}
+	ex, _ := w.c.Why(web.Instance(0))
+	if len(ex.Causes) != 1 || ex.Causes[0].Constraint != sched.ConstraintFeatures || !strings.Contains(ex.Causes[0].Detail, csiDriver) {
+		t.Errorf("why: got %+v, want the driver", ex)
+	}
+}

@@ -1,0 +1,101 @@
+package cluster
+
+import (
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
+	"github.com/treeline-edge/treeline/internal/wire"
+)
+
+// The steps of giving a CSI volume to a placement. The adapter that calls the drivers (package csi of the
+// orchestrator) takes them for one volume at a time.
+type (
+	// BeginVolume records that the volume of a placement is being created. Refused with ErrNotFound if
+	// the node does not have the placement, and with ErrConflict if the volume is one of another driver.
+	BeginVolume struct {
+		Node api.NodeID
+		wire.WantVolume
+	}
+	// VolumeCreated records what the driver created.
+	VolumeCreated struct {
+		ID       api.VolumeID
+		Handle   string
+		Context  map[string]string
+		Topology []map[string]string
+	}
+	// VolumeGrown records that the driver has expanded a volume. OnNode: the node has to do so, too.
+	VolumeGrown struct {
+		ID     api.VolumeID
+		SizeMB int64
+		OnNode bool
+	}
+	// AttachVolume records that the driver is asked to attach a volume to the node of a placement. Refused
+	// as BeginVolume, and with ErrConflict if the volume may be attached elsewhere.
+	AttachVolume struct {
+		Node api.NodeID
+		wire.WantVolume
+	}
+	// VolumeDetached records that a volume is not attached to a node any more.
+	VolumeDetached struct {
+		ID   api.VolumeID
+		Node api.NodeID
+	}
+	// VolumeDeleted removes a volume that the driver has deleted.
+	VolumeDeleted struct{ ID api.VolumeID }
+)
+
+func (in BeginVolume) apply(c *Core) error {
+	v, _, err := c.place.VolumeOf(in.Node, in.WantVolume)
+	if err != nil {
+		return err
+	}
+	if err := c.volumes.Begin(in.Volume(), v.Driver, v.SizeMB); err != nil {
+		return err
+	}
+	c.showVolume(in.Volume())
+	return nil
+}
+
+func (in VolumeCreated) apply(c *Core) error {
+	c.volumes.Created(in.ID, in.Handle, in.Context, in.Topology)
+	c.showVolume(in.ID)
+	return nil
+}
+
+func (in VolumeGrown) apply(c *Core) error {
+	c.volumes.Grown(in.ID, in.SizeMB, in.OnNode)
+	return nil
+}
+
+func (in AttachVolume) apply(c *Core) error {
+	_, at, err := c.place.VolumeOf(in.Node, in.WantVolume)
+	if err != nil {
+		return err
+	}
+	return c.volumes.Attach(in.Volume(), in.Node, at.NodeID, in.Epoch)
+}
+
+func (in VolumeDetached) apply(c *Core) error {
+	c.volumes.Detached(in.ID, in.Node)
+	return nil
+}
+
+func (in VolumeDeleted) apply(c *Core) error {
+	c.volumes.Remove(in.ID)
+	c.showVolume(in.ID)
+	return nil
+}
+
+// showVolume passes on where a volume is accessible.
+func (c *Core) showVolume(id api.VolumeID) {
+	r, ok := c.volumes.Get(id)
+	c.place.SetCSI(id, r.Driver, r.Topology, ok)
+}
+
+// CSIVolume returns a CSI volume, and whether it exists.
+func (c *Core) CSIVolume(id api.VolumeID) (volumes.Record, bool) { return c.volumes.Get(id) }
+
+// VolumeOf returns the CSI volume of a placement in its SLA, and the node as its driver knows it. It fails
+// with ErrNotFound if the node does not have the placement.
+func (c *Core) VolumeOf(n api.NodeID, w wire.WantVolume) (api.Volume, api.NodeCSI, error) {
+	return c.place.VolumeOf(n, w)
+}

@@ -1,0 +1,296 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/csi"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/testbed/csidriver"
+)
+
+const (
+	driverName = "dirs.test.example"
+	db         = api.InstanceID("acme/shop.prod.db.prod#0")
+)
+
+// rig is a cluster with one node and one driver. It owns the core.
+type rig struct {
+	*Controller
+	t       *testing.T
+	storage *csidriver.Storage
+	server  *csidriver.Server
+	driver  *csi.Driver
+
+	mu   sync.Mutex // guards the fields below
+	core *cluster.Core
+	docs map[string]store.Doc
+	gen  api.Generation
+
+	seq    uint64         // of the node's reports
+	gotten api.Generation // of the node's desired set
+}
+
+func (r *rig) Do(_ context.Context, in cluster.Input, after func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	eff := r.core.Step(time.Unix(1e9, 0), in)
+	for _, d := range eff.Save {
+		if r.docs[d.Kind+"/"+d.Key] = d; d.Data == nil {
+			delete(r.docs, d.Kind+"/"+d.Key)
+		}
+	}
+	for _, e := range eff.Send {
+		if d, ok := e.Msg.(wire.Desired); ok && e.To == api.NodeID("n1").Addr() {
+			r.gotten = d.Gen
+		}
+	}
+	if after != nil {
+		after()
+	}
+	return eff.Err
+}
+
+func (r *rig) Read(_ context.Context, fn func()) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fn()
+	return nil
+}
+
+func (r *rig) do(in cluster.Input) {
+	r.t.Helper()
+	if err := r.Do(r.t.Context(), in, nil); err != nil {
+		r.t.Fatalf("%T: %v", in, err)
+	}
+}
+
+func newRig(t *testing.T, timeout time.Duration) *rig {
+	dir, err := os.MkdirTemp("", "csi-") // short, for the socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: dir})}
+	socket := filepath.Join(dir, "d.sock")
+	if r.server, err = csidriver.Serve(socket, r.storage, "csi-n1", nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.server.Close)
+	if r.driver, err = csi.Open(driverName, socket, timeout); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.driver.Close)
+	r.start()
+	info := api.NodeInfo{
+		ID: "n1", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 4096}, Runtimes: []string{"container"}, Network: api.NetworkOverlay,
+		Features: []string{api.FeatureOfCSI(driverName)}, CSI: []api.NodeCSI{{Driver: driverName, NodeID: "csi-n1"}},
+	}
+	r.do(cluster.JoinNode{Info: info})
+	r.seq++
+	r.do(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: r.seq, Whole: true, Info: &info}})
+	r.do(cluster.NodeAlive{Node: "n1", Alive: wire.Alive{Boot: 1, Seq: r.seq}})
+	return r
+}
+
+// report has the node report that it has its desired set and no instances yet.
+func (r *rig) report() {
+	r.t.Helper()
+	r.seq++
+	r.do(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: r.seq, Gen: r.gotten, Whole: true}})
+	r.do(cluster.NodeAlive{Node: "n1", Alive: wire.Alive{Boot: 1, Seq: r.seq, Gen: r.gotten}})
+}
+
+// start replaces the core by one that has what the earlier one saved, as after kill -9.
+func (r *rig) start() {
+	r.t.Helper()
+	core := cluster.New(cluster.Config{ID: "munich", CSI: []string{driverName}})
+	var docs []store.Doc
+	for _, d := range r.docs {
+		docs = append(docs, d)
+	}
+	if err := core.Restore(docs); err != nil {
+		r.t.Fatal(err)
+	}
+	r.mu.Lock()
+	r.core = core
+	r.mu.Unlock()
+	r.do(cluster.Start{})
+	if r.seq > 0 {
+		r.report()
+	}
+	r.Controller = New(Options{Cluster: "munich", Drivers: map[string]*csi.Driver{driverName: r.driver}, Core: core, Owner: r, Log: slog.New(slog.DiscardHandler)})
+}
+
+// wants has the root desire the instance with a volume of a size; 0: without the instance.
+func (r *rig) wants(sizeMB int64) wire.WantVolume {
+	r.t.Helper()
+	r.gen++
+	d := wire.Desired{Gen: r.gen}
+	if sizeMB > 0 {
+		a := wire.Assignment{Instance: db, Epoch: api.EpochOf(api.Revision(r.gen), 0), SpecRev: api.Revision(r.gen), Spec: api.Microservice{
+			Name: "db", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 64, Exclusive: true,
+			Volumes: []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driverName, MountPath: "/data", SizeMB: sizeMB, Config: map[string]string{"class": "fast"}}},
+		}}
+		d.Put, d.Digest = []wire.Assignment{a}, a.Digest()
+	}
+	r.do(cluster.Desired{Desired: d})
+	in, ok := r.core.Instance(db)
+	if sizeMB > 0 && (!ok || in.Node != "n1") {
+		r.t.Fatalf("the instance is %+v, want it on n1", in)
+	}
+	return wire.WantVolume{Key: wire.Key{Instance: db, Epoch: in.Epoch}, Name: "data"}
+}
+
+// attached fails the test unless the volume is attached to the node with a size.
+func (r *rig) attached(w wire.WantVolume, sizeMB int64) {
+	r.t.Helper()
+	got, err := r.Attach(r.t.Context(), "n1", w)
+	if err != nil {
+		r.t.Fatalf("attach: %v", err)
+	}
+	if v := r.storage.Volumes(); len(v) != 1 || v[0] != got.Handle || r.storage.Attached(v[0]) != "csi-n1" || r.storage.Capacity(v[0]) != sizeMB<<20 {
+		r.t.Errorf("volumes of the driver: got %v of %d bytes, attached to %q; want %s attached with %d MiB", v, r.storage.Capacity(got.Handle), r.storage.Attached(got.Handle), got.Handle, sizeMB)
+	}
+	if got.Context["class"] != "fast" || got.Attachment["attached"] != "csi-n1" || got.SizeMB != sizeMB {
+		r.t.Errorf("answer to the node: got %+v", got)
+	}
+}
+
+// deleted fails the test unless the volume can be deleted, and nothing of it is left.
+func (r *rig) deleted(w wire.WantVolume) {
+	r.t.Helper()
+	r.wants(0)
+	r.report()
+	if err := r.Delete(r.t.Context(), w.Volume()); err != nil {
+		r.t.Fatalf("delete: %v", err)
+	}
+	if v := r.storage.Volumes(); len(v) > 0 {
+		r.t.Errorf("volumes of the driver after the deletion: %v", v)
+	}
+	for k := range r.docs {
+		if strings.HasPrefix(k, "csi_volume/") {
+			r.t.Errorf("left in the store: %s", k)
+		}
+	}
+}
+
+func TestVolumeIsCreatedAttachedGrownAndDeleted(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.wants(64)
+	r.attached(w, 64)
+	r.attached(w, 64) // again
+	if err := r.Delete(t.Context(), w.Volume()); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("delete a volume in use: got %v, want ErrConflict", err)
+	}
+	for _, stale := range []wire.WantVolume{
+		{Key: wire.Key{Instance: db, Epoch: w.Epoch + 1}, Name: "data"}, {Key: w.Key, Name: "other"}, {Key: wire.Key{Instance: "evil/shop.prod.db.prod#0", Epoch: w.Epoch}, Name: "data"},
+	} {
+		if _, err := r.Attach(t.Context(), "n1", stale); !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("attach %+v: got %v, want ErrNotFound", stale, err)
+		}
+	}
+	if _, err := r.Attach(t.Context(), "n2", w); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("attach to a node without the placement: got %v, want ErrNotFound", err)
+	}
+	if err := r.Detach(t.Context(), "n1", w); err != nil || r.storage.Attached(r.storage.Volumes()[0]) != "" {
+		t.Errorf("detach: got %v, and it is attached to %q", err, r.storage.Attached(r.storage.Volumes()[0]))
+	}
+	w = r.wants(96)
+	r.attached(w, 96)
+	r.deleted(w)
+}
+
+// TestControllerFailures makes each call fail or hang, before and after it is carried out, ends the cluster,
+// and repeats it.
+func TestControllerFailures(t *testing.T) {
+	for _, method := range []string{"CreateVolume", "ControllerPublishVolume", "ControllerExpandVolume", "ControllerUnpublishVolume", "DeleteVolume"} {
+		for name, f := range map[string]csidriver.Fault{
+			"fails": {Code: codes.Internal}, "fails late": {Code: codes.Internal, Late: true}, "hangs": {Hang: true}, "hangs late": {Hang: true, Late: true},
+		} {
+			t.Run(method+" "+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, time.Minute)
+				if f.Hang {
+					r.driver.Close()
+					short, err := csi.Open(driverName, filepath.Join(r.storage.Data(""), "d.sock"), 300*time.Millisecond)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(short.Close)
+					r.driver = short
+					r.start()
+				}
+				w := r.wants(64)
+				size := int64(64)
+				var act func() error
+				switch method {
+				case "ControllerExpandVolume":
+					r.attached(w, 64)
+					w, size = r.wants(96), 96
+					fallthrough
+				case "CreateVolume", "ControllerPublishVolume":
+					act = func() error { _, err := r.Attach(t.Context(), "n1", w); return err }
+				case "ControllerUnpublishVolume":
+					r.attached(w, 64)
+					act = func() error { return r.Detach(t.Context(), "n1", w) }
+				case "DeleteVolume":
+					r.attached(w, 64)
+					r.wants(0)
+					r.report()
+					act = func() error { return r.Delete(t.Context(), w.Volume()) }
+				}
+				r.server.Set(method, f)
+				if err := act(); err == nil || !strings.Contains(err.Error(), driverName) || !strings.Contains(err.Error(), method) {
+					t.Errorf("got %v, want an error that names the driver and the call", err)
+				}
+				r.server.Set(method, csidriver.Fault{})
+				if method == "DeleteVolume" {
+					r.start()
+					if err := r.Delete(t.Context(), w.Volume()); err != nil || len(r.storage.Volumes()) > 0 {
+						t.Errorf("delete: got %v, volumes %v", err, r.storage.Volumes())
+					}
+					return
+				}
+				r.start()
+				r.attached(w, size)
+				r.deleted(w)
+			})
+		}
+	}
+}
+
+// TestRecordsAreSavedBeforeTheDriverIsCalled: what the driver may have done is known after a crash.
+func TestRecordsAreSavedBeforeTheDriverIsCalled(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.wants(64)
+	saved := func() (out struct{ Handle, Node string }) {
+		if d, ok := r.docs["csi_volume/"+string(w.Volume())]; ok {
+			_ = json.Unmarshal(d.Data, &out)
+		}
+		return out
+	}
+	for _, method := range []string{"CreateVolume", "ControllerPublishVolume"} {
+		r.server.Set(method, csidriver.Fault{Code: codes.Internal})
+		if _, err := r.Attach(t.Context(), "n1", w); err == nil {
+			t.Fatal("attach succeeds")
+		}
+		r.server.Set(method, csidriver.Fault{})
+		if _, ok := r.docs["csi_volume/"+string(w.Volume())]; !ok || method == "ControllerPublishVolume" && saved().Node != "n1" {
+			t.Errorf("record after %s failed: got %+v, %v", method, saved(), ok)
+		}
+	}
+}

@@ -1,0 +1,456 @@
+// Package csi calls drivers of the container storage interface, version 1, through their unix sockets.
+// Each call has a deadline, and a driver that does not answer delays only its own callers.
+//
+// Volumes are mounted file systems with one writer.
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+)
+
+// The limits of drivers and of what they answer.
+const (
+	MaxDrivers = 8
+	DefaultFor = 30 * time.Second // of one call
+	MaxTimeout = 10 * time.Minute
+
+	maxAnswer  = 1 << 20
+	maxEntries = 64 // of a context or of a topology
+	maxWord    = 1024
+	maxText    = 300 // of an error
+)
+
+var turns = fairshare.Declare(fairshare.Bound{
+	Resource: "calls that wait for a CSI driver", Total: 1 << 12, Per: "tenant",
+	Beyond: "5 at once for each driver, 4 of one tenant, and tenants take turns; the newest of the tenant with most fails and is tried again",
+	Attack: "TestHangingDriverCostsOnlyItsOwnInstances",
+})
+
+// Driver is a client of one driver. It is safe for concurrent use.
+type Driver struct {
+	name    string
+	timeout time.Duration
+	conn    *grpc.ClientConn
+	turns   *fairshare.Turns // by tenant
+
+	mu     sync.Mutex // guards the field below
+	silent time.Time  // when the first call began of those since the last answer; zero: none
+}
+
+// Parse reads a configured driver, "NAME=/path/of/its.sock".
+func Parse(text string) (name, socket string, err error) {
+	name, socket, _ = strings.Cut(text, "=")
+	if !api.ValidCSIDriver(name) || !strings.HasPrefix(socket, "/") || len(socket) > 107 {
+		return "", "", fmt.Errorf("%q is not NAME=/path/of/its.sock, with a name such as csi.example.org: %w", text, api.ErrInvalid)
+	}
+	return name, socket, nil
+}
+
+// ParseAll reads a list of drivers and returns their sockets by name.
+func ParseAll(list []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, text := range list {
+		name, socket, err := Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		if out[name] != "" {
+			return nil, fmt.Errorf("driver %s is given twice: %w", name, api.ErrInvalid)
+		}
+		out[name] = socket
+	}
+	if len(out) > MaxDrivers {
+		return nil, fmt.Errorf("%d drivers, want at most %d: %w", len(out), MaxDrivers, api.ErrInvalid)
+	}
+	return out, nil
+}
+
+// Open returns a client, which connects when it is used. timeout is that of one call; 0: DefaultFor.
+func Open(name, socket string, timeout time.Duration) (*Driver, error) {
+	conn, err := grpc.NewClient("unix://"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithMaxHeaderListSize(64<<10))
+	if err != nil {
+		return nil, fmt.Errorf("open CSI driver %s: %w", name, err)
+	}
+	if timeout <= 0 {
+		timeout = DefaultFor
+	}
+	return &Driver{name: name, timeout: timeout, conn: conn, turns: fairshare.NewTurns(turns, 5, 4)}, nil
+}
+
+// OpenAll opens the drivers of ParseAll.
+func OpenAll(sockets map[string]string, timeout time.Duration) (map[string]*Driver, error) {
+	out := map[string]*Driver{}
+	for name, socket := range sockets {
+		d, err := Open(name, socket, timeout)
+		if err != nil {
+			return nil, err
+		}
+		out[name] = d
+	}
+	return out, nil
+}
+
+// Close ends calls that are under way.
+func (d *Driver) Close() { _ = d.conn.Close() }
+
+// Name returns the driver's name.
+func (d *Driver) Name() string { return d.name }
+
+// call makes one call for a tenant when it is its turn, within the driver's timeout.
+func (d *Driver) call(ctx context.Context, tenant api.Tenant, method string, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	began := time.Now()
+	leave, err := d.turns.Enter(ctx, began, []string{string(tenant.Top())}, false)
+	if err != nil {
+		return d.fail(ctx, method, began, err)
+	}
+	defer leave()
+	d.mu.Lock()
+	if d.silent.IsZero() {
+		d.silent = began
+	}
+	d.mu.Unlock()
+	if err := do(ctx); err != nil {
+		return d.fail(ctx, method, began, err)
+	}
+	d.answered()
+	return nil
+}
+
+func (d *Driver) answered() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.silent = time.Time{}
+}
+
+// fail describes an error. Deadlines say how long the driver has not answered any call.
+func (d *Driver) fail(ctx context.Context, method string, began time.Time, err error) error {
+	code := status.Code(err)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) || code == codes.DeadlineExceeded {
+		d.mu.Lock()
+		if !d.silent.IsZero() && d.silent.Before(began) {
+			began = d.silent
+		}
+		d.mu.Unlock()
+		return fmt.Errorf("CSI driver %s has not answered %s for %s: %w", d.name, method, time.Since(began).Round(time.Second), api.ErrUnavailable)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if _, ok := status.FromError(err); !ok {
+		return fmt.Errorf("call %s of CSI driver %s: %w", method, d.name, err)
+	}
+	if code != codes.Unavailable { // its socket may be gone
+		d.answered()
+	}
+	return &Error{Driver: d.name, Method: method, Code: code, Text: shorten(status.Convert(err).Message())}
+}
+
+// Error is a driver's answer that a call failed.
+type Error struct {
+	Driver, Method, Text string
+	Code                 codes.Code
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("CSI driver %s refused %s: %s: %s", e.Driver, e.Method, e.Code, e.Text)
+}
+
+// Unwrap returns the kind of the error.
+func (e *Error) Unwrap() error {
+	switch e.Code {
+	case codes.NotFound:
+		return api.ErrNotFound
+	case codes.AlreadyExists, codes.FailedPrecondition, codes.Aborted:
+		return api.ErrConflict
+	case codes.InvalidArgument, codes.OutOfRange, codes.Unimplemented:
+		return api.ErrInvalid
+	case codes.ResourceExhausted:
+		return api.ErrFull
+	}
+	return api.ErrUnavailable
+}
+
+func shorten(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > maxText {
+		return strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
+}
+
+// check returns an error if an answer is too large to be kept.
+func (d *Driver) check(method string, dicts ...map[string]string) error {
+	for _, m := range dicts {
+		for k, v := range m {
+			if len(m) > maxEntries || len(k) > maxWord || len(v) > maxWord {
+				return fmt.Errorf("CSI driver %s answered %s with %d entries, want at most %d with at most %d bytes each: %w", d.name, method, len(m), maxEntries, maxWord, api.ErrInvalid)
+			}
+		}
+	}
+	return nil
+}
+
+// Check verifies that the driver at the socket has the configured name and is ready.
+func (d *Driver) Check(ctx context.Context) error {
+	return d.call(ctx, "", "GetPluginInfo", func(ctx context.Context) error {
+		c := csi.NewIdentityClient(d.conn)
+		info, err := c.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
+		if err != nil {
+			return err
+		}
+		if info.GetName() != d.name {
+			return fmt.Errorf("the driver at its socket is %q: %w", shorten(info.GetName()), api.ErrInvalid)
+		}
+		ready, err := c.Probe(ctx, &csi.ProbeRequest{})
+		if err == nil && ready.GetReady() != nil && !ready.GetReady().GetValue() {
+			return fmt.Errorf("it is not ready yet: %w", api.ErrUnavailable)
+		}
+		return err
+	})
+}
+
+// capability is what all volumes are: a mounted file system with one writer.
+func capability() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+}
+
+// Mount is what a volume needs on a node.
+type Mount struct {
+	Tenant     api.Tenant
+	Handle     string
+	Context    map[string]string // of the volume
+	Attachment map[string]string // of ControllerPublishVolume
+	Staging    string
+	Target     string
+	ReadOnly   bool
+	Bytes      int64
+}
+
+// NodeService is what the driver says about the node.
+type NodeService struct {
+	ID            string
+	Topology      map[string]string
+	Stage, Expand bool
+}
+
+// Node returns what the driver says about the node.
+func (d *Driver) Node(ctx context.Context) (out NodeService, err error) {
+	err = d.call(ctx, "", "NodeGetInfo", func(ctx context.Context) error {
+		c := csi.NewNodeClient(d.conn)
+		info, err := c.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
+		if err != nil {
+			return err
+		}
+		out.ID, out.Topology = info.GetNodeId(), info.GetAccessibleTopology().GetSegments()
+		if len(out.ID) > 256 || out.ID == "" {
+			return fmt.Errorf("the node's id has %d bytes, want 1 to 256: %w", len(out.ID), api.ErrInvalid)
+		}
+		caps, err := c.NodeGetCapabilities(ctx, &csi.NodeGetCapabilitiesRequest{})
+		for _, k := range caps.GetCapabilities() {
+			switch k.GetRpc().GetType() {
+			case csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:
+				out.Stage = true
+			case csi.NodeServiceCapability_RPC_EXPAND_VOLUME:
+				out.Expand = true
+			}
+		}
+		return err
+	})
+	if err == nil {
+		err = d.check("NodeGetInfo", out.Topology)
+	}
+	return out, err
+}
+
+// Stage calls NodeStageVolume.
+func (d *Driver) Stage(ctx context.Context, m Mount) error {
+	return d.call(ctx, m.Tenant, "NodeStageVolume", func(ctx context.Context) error {
+		_, err := csi.NewNodeClient(d.conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, VolumeCapability: capability(), VolumeContext: m.Context,
+		})
+		return err
+	})
+}
+
+// Publish calls NodePublishVolume.
+func (d *Driver) Publish(ctx context.Context, m Mount) error {
+	return d.call(ctx, m.Tenant, "NodePublishVolume", func(ctx context.Context) error {
+		_, err := csi.NewNodeClient(d.conn).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, TargetPath: m.Target, VolumeCapability: capability(),
+			Readonly: m.ReadOnly, VolumeContext: m.Context,
+		})
+		return err
+	})
+}
+
+// Unpublish calls NodeUnpublishVolume. It succeeds if the driver does not know the volume any more.
+func (d *Driver) Unpublish(ctx context.Context, m Mount) error {
+	return gone(d.call(ctx, m.Tenant, "NodeUnpublishVolume", func(ctx context.Context) error {
+		_, err := csi.NewNodeClient(d.conn).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: m.Handle, TargetPath: m.Target})
+		return err
+	}))
+}
+
+// Unstage calls NodeUnstageVolume. It succeeds if the driver does not know the volume any more.
+func (d *Driver) Unstage(ctx context.Context, m Mount) error {
+	return gone(d.call(ctx, m.Tenant, "NodeUnstageVolume", func(ctx context.Context) error {
+		_, err := csi.NewNodeClient(d.conn).NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: m.Handle, StagingTargetPath: m.Staging})
+		return err
+	}))
+}
+
+// ExpandNode calls NodeExpandVolume for a published volume.
+func (d *Driver) ExpandNode(ctx context.Context, m Mount) error {
+	return d.call(ctx, m.Tenant, "NodeExpandVolume", func(ctx context.Context) error {
+		_, err := csi.NewNodeClient(d.conn).NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+			VolumeId: m.Handle, VolumePath: m.Target, StagingTargetPath: m.Staging, VolumeCapability: capability(),
+			CapacityRange: &csi.CapacityRange{RequiredBytes: m.Bytes},
+		})
+		return err
+	})
+}
+
+func gone(err error) error {
+	if errors.Is(err, api.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Volume is a volume of a driver.
+type Volume struct {
+	Handle   string
+	Context  map[string]string
+	Topology []map[string]string // it is accessible from nodes in any of them; nil: from all
+	Bytes    int64
+}
+
+// ControllerService is what the driver's controller can do.
+type ControllerService struct{ Create, Attach, Expand bool }
+
+// Controller returns what the driver's controller can do.
+func (d *Driver) Controller(ctx context.Context) (out ControllerService, err error) {
+	err = d.call(ctx, "", "ControllerGetCapabilities", func(ctx context.Context) error {
+		caps, err := csi.NewControllerClient(d.conn).ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
+		for _, k := range caps.GetCapabilities() {
+			switch k.GetRpc().GetType() {
+			case csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:
+				out.Create = true
+			case csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:
+				out.Attach = true
+			case csi.ControllerServiceCapability_RPC_EXPAND_VOLUME:
+				out.Expand = true
+			}
+		}
+		return err
+	})
+	return out, err
+}
+
+// Create creates a volume, or returns the existing one of the name. near is the topology of the node
+// that needs it first.
+func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, bytes int64, parameters, near map[string]string) (v Volume, err error) {
+	err = d.call(ctx, tenant, "CreateVolume", func(ctx context.Context) error {
+		req := &csi.CreateVolumeRequest{
+			Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: parameters,
+		}
+		if len(near) > 0 {
+			at := []*csi.Topology{{Segments: near}}
+			req.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: at, Preferred: at}
+		}
+		answer, err := csi.NewControllerClient(d.conn).CreateVolume(ctx, req)
+		if err != nil {
+			return err
+		}
+		got := answer.GetVolume()
+		v = Volume{Handle: got.GetVolumeId(), Context: got.GetVolumeContext(), Bytes: got.GetCapacityBytes()}
+		for _, t := range got.GetAccessibleTopology() {
+			v.Topology = append(v.Topology, maps.Clone(t.GetSegments()))
+		}
+		switch {
+		case v.Handle == "" || len(v.Handle) > maxWord || len(v.Topology) > maxEntries:
+			return fmt.Errorf("it answered with an id of %d bytes and %d topologies, want 1 to %d bytes and at most %d: %w", len(v.Handle), len(v.Topology), maxWord, maxEntries, api.ErrInvalid)
+		case v.Bytes != 0 && v.Bytes < bytes:
+			return fmt.Errorf("it answered with a volume of %d bytes, want at least %d: %w", v.Bytes, bytes, api.ErrInvalid)
+		}
+		return nil
+	})
+	if err == nil {
+		err = d.check("CreateVolume", slices.Concat([]map[string]string{v.Context}, v.Topology)...)
+	}
+	return v, err
+}
+
+// Delete deletes a volume. It succeeds if there is none.
+func (d *Driver) Delete(ctx context.Context, tenant api.Tenant, handle string) error {
+	return gone(d.call(ctx, tenant, "DeleteVolume", func(ctx context.Context) error {
+		_, err := csi.NewControllerClient(d.conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle})
+		return err
+	}))
+}
+
+// Attach makes a volume available on a node and returns what the node's driver needs.
+func (d *Driver) Attach(ctx context.Context, tenant api.Tenant, v Volume, node string, readOnly bool) (out map[string]string, err error) {
+	err = d.call(ctx, tenant, "ControllerPublishVolume", func(ctx context.Context) error {
+		answer, err := csi.NewControllerClient(d.conn).ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
+			VolumeId: v.Handle, NodeId: node, VolumeCapability: capability(), Readonly: readOnly, VolumeContext: v.Context,
+		})
+		out = answer.GetPublishContext()
+		return err
+	})
+	if err == nil {
+		err = d.check("ControllerPublishVolume", out)
+	}
+	return out, err
+}
+
+// Detach takes a volume away from a node. It succeeds if it is not there.
+func (d *Driver) Detach(ctx context.Context, tenant api.Tenant, handle, node string) error {
+	return gone(d.call(ctx, tenant, "ControllerUnpublishVolume", func(ctx context.Context) error {
+		_, err := csi.NewControllerClient(d.conn).ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: node})
+		return err
+	}))
+}
+
+// Expand makes a volume larger. onNode reports whether the node has to expand it too.
+func (d *Driver) Expand(ctx context.Context, tenant api.Tenant, handle string, bytes int64) (onNode bool, err error) {
+	err = d.call(ctx, tenant, "ControllerExpandVolume", func(ctx context.Context) error {
+		answer, err := csi.NewControllerClient(d.conn).ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
+			VolumeId: handle, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapability: capability(),
+		})
+		onNode = answer.GetNodeExpansionRequired()
+		if err == nil && answer.GetCapacityBytes() < bytes {
+			return fmt.Errorf("it answered that the volume has %d bytes, want %d: %w", answer.GetCapacityBytes(), bytes, api.ErrInvalid)
+		}
+		return err
+	})
+	return onNode, err
+}

@@ -1,0 +1,588 @@
+// Package csi mounts CSI volumes for placements: it asks the cluster to attach a volume to the node, and
+// the driver on the node to stage and to publish it.
+//
+// A volume has a directory with a record and its mount points, from before the first request about it until
+// the cluster has confirmed that it is detached. After a crash at any point, the placement's next creation
+// mounts it again, or Run releases what no workload needs. A volume is mounted for one placement at a time.
+//
+// The package never accesses what is mounted, because the server of a file system may hang. A driver that
+// does not answer delays only the placements with its volumes.
+package csi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/csi"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
+)
+
+// Options configure a Manager.
+type Options struct {
+	Dir     string
+	Drivers map[string]*csi.Driver
+	// Attach and Detach are requests to the cluster.
+	Attach  func(context.Context, wire.WantVolume) (wire.VolumeAttached, error)
+	Detach  func(context.Context, wire.WantVolume) error
+	Changed func()        // Nodes has changed
+	Pause   time.Duration // between attempts in the background; default 10 s
+	Log     *slog.Logger
+}
+
+// Manager keeps the volumes in one directory. It is safe for concurrent use; callers do not overlap calls
+// for one placement.
+type Manager struct {
+	opt  Options
+	wake chan struct{}
+
+	mu      sync.Mutex // guards the fields below and the records of volumes; not held during I/O
+	known   map[string]csi.NodeService
+	volumes map[api.VolumeID]*volume
+	live    map[wire.Key]bool // placements that this process has prepared
+	working map[string]bool   // what Run does at present
+}
+
+// volume is a volume that the node has or asked for. Only the holder of busy changes its record.
+type volume struct {
+	busy chan struct{} // capacity 1
+	dir  string
+	record
+	swept bool // no workload needs it, see Sweep
+}
+
+// record is the content of recordFile.
+type record struct {
+	ID         api.VolumeID      `json:"id"`
+	Driver     string            `json:"driver"`
+	Epoch      api.Epoch         `json:"epoch"`            // of the placement that has it
+	Handle     string            `json:"handle,omitempty"` // empty: the driver was not called
+	Context    map[string]string `json:"context,omitempty"`
+	Attachment map[string]string `json:"attachment,omitempty"`
+	Expand     bool              `json:"expand,omitempty"`   // the driver has to expand it, once it is published
+	Released   bool              `json:"released,omitempty"` // nothing is mounted; the cluster has not confirmed that it is detached
+}
+
+const (
+	recordFile = "volume.json"
+	stageDir   = "stage"
+	targetDir  = "mnt"
+)
+
+// Open opens the volumes in a directory, which it creates.
+func Open(o Options) (*Manager, error) {
+	if o.Pause == 0 {
+		o.Pause = 10 * time.Second
+	}
+	m := &Manager{opt: o, wake: make(chan struct{}, 1), known: map[string]csi.NodeService{}, volumes: map[api.VolumeID]*volume{}, live: map[wire.Key]bool{}, working: map[string]bool{}}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open CSI volumes: %w", err)
+	}
+	found, err := filepath.Glob(filepath.Join(o.Dir, "*", recordFile))
+	if err != nil {
+		return nil, fmt.Errorf("open CSI volumes: %w", err)
+	}
+	for _, path := range found {
+		v := newVolume(filepath.Dir(path))
+		text, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(text, &v.record)
+		}
+		if err != nil || v.dir != m.dirOf(v.ID) {
+			return nil, fmt.Errorf("open CSI volumes: %s is not the record of a volume: %w", path, errors.Join(err, api.ErrInvalid))
+		}
+		m.volumes[v.ID] = v
+	}
+	return m, nil
+}
+
+func newVolume(dir string) *volume { return &volume{dir: dir, busy: make(chan struct{}, 1)} }
+
+func (m *Manager) dirOf(id api.VolumeID) string {
+	sum := sha256.Sum256([]byte(id))
+	return filepath.Join(m.opt.Dir, hex.EncodeToString(sum[:16]))
+}
+
+func (r record) key() wire.Key { return wire.Key{Instance: r.ID.Instance(), Epoch: r.Epoch} }
+
+// Nodes returns what the drivers say about the node, of those that have answered, sorted by name.
+func (m *Manager) Nodes() (out []api.NodeCSI) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(m.known)) {
+		out = append(out, api.NodeCSI{Driver: name, NodeID: m.known[name].ID, Topology: m.known[name].Topology})
+	}
+	return out
+}
+
+// service returns a driver, and what it says about the node.
+func (m *Manager) service(ctx context.Context, name string) (*csi.Driver, csi.NodeService, error) {
+	d := m.opt.Drivers[name]
+	if d == nil {
+		return nil, csi.NodeService{}, fmt.Errorf("this node does not have CSI driver %s in its configuration (key csi): %w", name, api.ErrUnavailable)
+	}
+	m.mu.Lock()
+	s, ok := m.known[name]
+	m.mu.Unlock()
+	if ok {
+		return d, s, nil
+	}
+	err := d.Check(ctx)
+	if err == nil {
+		s, err = d.Node(ctx)
+	}
+	if err != nil {
+		return nil, s, err
+	}
+	m.mu.Lock()
+	_, had := m.known[name]
+	m.known[name] = s
+	m.mu.Unlock()
+	if !had && m.opt.Changed != nil {
+		m.opt.Changed()
+	}
+	return d, s, nil
+}
+
+// Prepare mounts the CSI volumes of a placement and returns what the runtime mounts. It does nothing for
+// those that are mounted for the placement already. Errors are *runtime.Error.
+func (m *Manager) Prepare(ctx context.Context, k wire.Key, spec []api.Volume) (mounts []runtime.Mount, err error) {
+	m.mu.Lock()
+	m.live[k] = true
+	m.mu.Unlock()
+	for _, s := range spec {
+		target, err := m.mount(ctx, k, s)
+		if err != nil {
+			return nil, runtime.Errorf(api.ReasonVolumeDriver, "volume %s of %s: %w", s.Name, k.Instance, err)
+		}
+		mounts = append(mounts, runtime.Mount{Source: target, Target: s.MountPath, ReadOnly: s.ReadOnly})
+	}
+	return mounts, nil
+}
+
+func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, error) {
+	d, node, err := m.service(ctx, s.Driver)
+	if err != nil {
+		return "", err
+	}
+	v, unlock, err := m.take(ctx, k.Instance.Volume(s.Name))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if v.ID != "" && v.Epoch != k.Epoch {
+		m.mu.Lock()
+		held := m.live[v.key()]
+		m.mu.Unlock()
+		if v.Epoch > k.Epoch || held {
+			return "", fmt.Errorf("the placement %s has it: %w", v.Epoch, api.ErrConflict)
+		}
+	}
+	if v.ID != "" && (v.Epoch != k.Epoch || v.Driver != s.Driver || v.Released) {
+		if err := m.unmount(ctx, v); err != nil {
+			return "", err
+		}
+		m.set(v, record{})
+	}
+	if v.ID == "" {
+		if err := m.save(v, record{ID: k.Instance.Volume(s.Name), Driver: s.Driver, Epoch: k.Epoch}); err != nil {
+			return "", err
+		}
+	}
+	target := filepath.Join(v.dir, targetDir)
+	mounted, err := isMounted(target)
+	if err != nil || mounted && v.Handle != "" && !v.Expand {
+		return target, err
+	}
+	if v.Handle == "" {
+		got, err := m.opt.Attach(ctx, wire.WantVolume{Key: k, Name: s.Name})
+		if err != nil {
+			return "", fmt.Errorf("attach it to this node: %w", err)
+		}
+		next := v.record
+		next.Handle, next.Context, next.Attachment, next.Expand = got.Handle, got.Context, got.Attachment, got.Expand && node.Expand
+		if err := m.save(v, next); err != nil {
+			return "", err
+		}
+	}
+	at := v.at()
+	at.ReadOnly, at.Bytes = s.ReadOnly, s.SizeMB<<20
+	if err := m.publish(ctx, d, node, at); err != nil {
+		return "", err
+	}
+	if v.Expand {
+		if err := d.ExpandNode(ctx, at); err != nil {
+			return "", err
+		}
+		next := v.record
+		next.Expand = false
+		return target, m.save(v, next)
+	}
+	return target, nil
+}
+
+// at returns the record as a driver's calls need it.
+func (v *volume) at() csi.Mount {
+	return csi.Mount{
+		Tenant: v.ID.Tenant(), Handle: v.Handle, Context: v.Context, Attachment: v.Attachment,
+		Staging: filepath.Join(v.dir, stageDir), Target: filepath.Join(v.dir, targetDir),
+	}
+}
+
+func (m *Manager) publish(ctx context.Context, d *csi.Driver, node csi.NodeService, at csi.Mount) error {
+	if node.Stage {
+		staged, err := isMounted(at.Staging)
+		if err != nil {
+			return err
+		}
+		if !staged {
+			if err := os.Mkdir(at.Staging, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+		}
+		if err := d.Stage(ctx, at); err != nil {
+			return err
+		}
+	} else {
+		at.Staging = ""
+	}
+	if err := d.Publish(ctx, at); err != nil {
+		return err
+	}
+	mounted, err := isMounted(at.Target)
+	if err == nil && !mounted {
+		return fmt.Errorf("CSI driver %s reports that NodePublishVolume succeeded, but nothing is mounted at %s: %w", d.Name(), at.Target, api.ErrUnavailable)
+	}
+	return err
+}
+
+// isMounted reports whether something is mounted at a path. It does not access the path.
+func isMounted(path string) (bool, error) {
+	found, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	if err != nil {
+		return false, fmt.Errorf("read the mount table: %w", err)
+	}
+	return len(found) > 0, nil
+}
+
+// take returns the volume of an id when nobody else changes it. It adds one without a record if there is
+// none.
+func (m *Manager) take(ctx context.Context, id api.VolumeID) (v *volume, unlock func(), err error) {
+	for {
+		m.mu.Lock()
+		v = m.volumes[id]
+		if v == nil {
+			v = newVolume(m.dirOf(id))
+			m.volumes[id] = v
+		}
+		m.mu.Unlock()
+		select {
+		case v.busy <- struct{}{}:
+		case <-ctx.Done():
+			return nil, nil, fmt.Errorf("wait for the earlier request about volume %s: %w", id, ctx.Err())
+		}
+		m.mu.Lock()
+		same := m.volumes[id] == v
+		m.mu.Unlock()
+		if same {
+			return v, func() { m.put(id, v) }, nil
+		}
+		<-v.busy // it was released meanwhile
+	}
+}
+
+// put ends the use of a volume, and removes it if it has no record.
+func (m *Manager) put(id api.VolumeID, v *volume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if v.ID == "" && m.volumes[id] == v {
+		delete(m.volumes, id)
+	}
+	<-v.busy
+}
+
+func (m *Manager) save(v *volume, r record) error {
+	if err := os.MkdirAll(v.dir, 0o700); err != nil {
+		return err
+	}
+	if err := writeRecord(v.dir, r); err != nil {
+		return err
+	}
+	m.set(v, r)
+	return nil
+}
+
+func (m *Manager) set(v *volume, r record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	v.record = r
+}
+
+func writeRecord(dir string, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, recordFile)
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Started fails if a volume of a placement is not mounted, because the machine restarted after Prepare.
+func (m *Manager) Started(k wire.Key) error {
+	for _, r := range m.all() {
+		if r.key() != k {
+			continue
+		}
+		if mounted, err := isMounted(filepath.Join(m.dirOf(r.ID), targetDir)); err != nil || !mounted {
+			return runtime.Errorf(api.ReasonVolumeDriver, "volume %s is not mounted any more: %w", r.ID, errors.Join(err, api.ErrUnavailable))
+		}
+	}
+	return nil
+}
+
+func (m *Manager) all() (out []record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(m.volumes)) {
+		if v := m.volumes[id]; v.ID != "" {
+			out = append(out, v.record)
+		}
+	}
+	return out
+}
+
+// Release unmounts the volumes of a placement of which no workload exists any more. That the cluster
+// detaches them is not waited for.
+func (m *Manager) Release(ctx context.Context, k wire.Key) error {
+	var errs error
+	for _, r := range m.all() {
+		if r.key() == k {
+			errs = errors.Join(errs, m.release(ctx, r, always))
+		}
+	}
+	if errs != nil {
+		return runtime.Errorf(api.ReasonVolumeDriver, "release the volumes of %s: %w", k, errs)
+	}
+	m.mu.Lock()
+	delete(m.live, k)
+	m.mu.Unlock()
+	m.hurry()
+	return nil
+}
+
+func always(*volume) bool { return true }
+
+// release unmounts a volume, if it still has the record and may be released.
+func (m *Manager) release(ctx context.Context, r record, may func(*volume) bool) error {
+	v, unlock, err := m.take(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m.mu.Lock()
+	ok := v.ID != "" && v.key() == r.key() && !v.Released && may(v)
+	m.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	if err := m.unmount(ctx, v); err != nil {
+		return err
+	}
+	next := v.record
+	next.Released = true
+	return m.save(v, next)
+}
+
+// unmount takes a volume from the node.
+func (m *Manager) unmount(ctx context.Context, v *volume) error {
+	at := v.at()
+	if v.Handle != "" && !v.Released {
+		d, node, err := m.service(ctx, v.Driver)
+		if err != nil {
+			return err
+		}
+		if err := d.Unpublish(ctx, at); err != nil {
+			return err
+		}
+		if err := notMounted(d, "NodeUnpublishVolume", at.Target); err != nil {
+			return err
+		}
+		if node.Stage {
+			if err := d.Unstage(ctx, at); err != nil {
+				return err
+			}
+			if err := notMounted(d, "NodeUnstageVolume", at.Staging); err != nil {
+				return err
+			}
+		}
+	}
+	for _, path := range []string{at.Target, at.Staging} { // never what is in them
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func notMounted(d *csi.Driver, method, path string) error {
+	mounted, err := isMounted(path)
+	if err == nil && mounted {
+		return fmt.Errorf("CSI driver %s reports that %s succeeded, but %s is still mounted: %w", d.Name(), method, path, api.ErrUnavailable)
+	}
+	return err
+}
+
+// Sweep lets Run release the volumes of placements that are not in keep and that this process did not
+// prepare. keep are the placements of the runtime's workloads.
+func (m *Manager) Sweep(keep []wire.Key) {
+	m.mu.Lock()
+	for _, v := range m.volumes {
+		v.swept = v.ID != "" && !m.live[v.key()] && !slices.Contains(keep, v.key())
+	}
+	m.mu.Unlock()
+	m.hurry()
+}
+
+func (m *Manager) hurry() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run asks the drivers about the node until all have answered, releases what Sweep found, and has the
+// cluster detach what was released. It does nothing while nothing is to be done, and nothing of this waits
+// for anything else.
+func (m *Manager) Run(ctx context.Context) error {
+	var g sync.WaitGroup
+	defer g.Wait()
+	for {
+		m.work(ctx, &g)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.wake:
+		}
+	}
+}
+
+func (m *Manager) work(ctx context.Context, g *sync.WaitGroup) {
+	try := func(what string, fn func() error) {
+		m.mu.Lock()
+		busy := m.working[what]
+		m.working[what] = true
+		m.mu.Unlock()
+		if busy {
+			return
+		}
+		g.Go(func() {
+			err := fn()
+			m.mu.Lock()
+			delete(m.working, what)
+			m.mu.Unlock()
+			if err != nil && ctx.Err() == nil {
+				m.opt.Log.Warn("CSI: "+what+" failed, will be tried again", "err", err)
+				time.AfterFunc(m.opt.Pause, m.hurry)
+			}
+		})
+	}
+	m.mu.Lock()
+	var strange []string
+	for name := range m.opt.Drivers {
+		if _, ok := m.known[name]; !ok {
+			strange = append(strange, name)
+		}
+	}
+	var due []record
+	for _, v := range m.volumes {
+		if v.ID != "" && (v.Released || m.mayRelease(v)) {
+			due = append(due, v.record)
+		}
+	}
+	m.mu.Unlock()
+	for _, name := range strange {
+		try("ask driver "+name+" about this node", func() error {
+			_, _, err := m.service(ctx, name)
+			return err
+		})
+	}
+	for _, r := range due {
+		try("release volume "+string(r.ID), func() error {
+			if err := m.release(ctx, r, m.mayRelease); err != nil {
+				return err
+			}
+			return m.detach(ctx, r)
+		})
+	}
+}
+
+// mayRelease reports whether no workload needs a volume. m.mu is held.
+func (m *Manager) mayRelease(v *volume) bool { return v.swept && !m.live[v.key()] }
+
+// detach has the cluster detach a released volume, and deletes its record.
+func (m *Manager) detach(ctx context.Context, r record) error {
+	v, unlock, err := m.take(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !v.Released || v.key() != r.key() {
+		return nil
+	}
+	if err := m.opt.Detach(ctx, wire.WantVolume{Key: v.key(), Name: v.ID.Label()}); err != nil {
+		return err
+	}
+	if err := errors.Join(os.Remove(filepath.Join(v.dir, recordFile)), os.Remove(v.dir)); err != nil {
+		return err
+	}
+	m.set(v, record{})
+	return nil
+}
+
+// Purge unmounts all volumes and deletes the directory. Their workloads have been deleted.
+func (m *Manager) Purge(ctx context.Context) error {
+	for _, r := range m.all() {
+		if err := m.release(ctx, r, always); err != nil {
+			return fmt.Errorf("release the CSI volumes: %w", err)
+		}
+		if err := os.Remove(filepath.Join(m.dirOf(r.ID), recordFile)); err != nil {
+			return fmt.Errorf("release the CSI volumes: %w", err)
+		}
+		if err := os.Remove(m.dirOf(r.ID)); err != nil {
+			return fmt.Errorf("release the CSI volumes: %w", err)
+		}
+	}
+	return os.Remove(m.opt.Dir)
+}

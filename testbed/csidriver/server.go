@@ -1,0 +1,139 @@
+package csidriver
+
+import (
+	"context"
+	"maps"
+	"net"
+	"os"
+	"path"
+	"reflect"
+	"sync"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Fault is what is wrong with one method. The zero Fault is nothing.
+type Fault struct {
+	Code  codes.Code // it fails with this code
+	Hang  bool       // it does not answer
+	Lie   bool       // it does nothing and reports success
+	Late  bool       // it hangs or fails after it was carried out, not before
+	Times int        // how many calls; 0: all
+}
+
+// Server serves a storage on one node. The fault of one server does not affect others.
+type Server struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedControllerServer
+	csi.UnimplementedNodeServer
+
+	*Storage
+	node     string
+	segments map[string]string
+	grpc     *grpc.Server
+	done     chan struct{}
+
+	faultMu sync.Mutex // guards the fields below
+	faults  map[string]Fault
+	calls   map[string]int
+	changed chan struct{} // closed when faults change
+}
+
+// Serve serves the driver at a unix socket, which it replaces.
+func Serve(socket string, s *Storage, node string, segments map[string]string) (*Server, error) {
+	if err := os.Remove(socket); err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.nodes[node] = true
+	s.mu.Unlock()
+	d := &Server{
+		Storage: s, node: node, segments: maps.Clone(segments), done: make(chan struct{}),
+		faults: map[string]Fault{}, calls: map[string]int{}, changed: make(chan struct{}),
+	}
+	d.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
+	csi.RegisterIdentityServer(d.grpc, d)
+	csi.RegisterControllerServer(d.grpc, d)
+	csi.RegisterNodeServer(d.grpc, d)
+	go func() {
+		defer close(d.done)
+		_ = d.grpc.Serve(ln)
+	}()
+	return d, nil
+}
+
+// Close ends the server. Mounts stay.
+func (s *Server) Close() {
+	s.grpc.Stop()
+	<-s.done
+}
+
+// Set replaces the fault of a method ("NodeStageVolume"). Calls that hang are decided anew.
+func (s *Server) Set(method string, f Fault) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	s.faults[method] = f
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Calls returns how often a method was called.
+func (s *Server) Calls(method string) int {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	return s.calls[method]
+}
+
+// take returns the fault of a call.
+func (s *Server) take(method string) (f Fault, changed chan struct{}) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	s.calls[method]++
+	f = s.faults[method]
+	if f.Times == 1 {
+		delete(s.faults, method)
+	} else if f.Times > 1 {
+		f.Times--
+		s.faults[method] = f
+	}
+	return f, s.changed
+}
+
+func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	f, changed := s.take(path.Base(info.FullMethod))
+	var out any
+	var err error
+	switch {
+	case f.Late:
+		out, err = handle(ctx, req)
+	case f.Lie:
+		return emptyAnswer(s, path.Base(info.FullMethod)), nil
+	}
+	if f.Hang {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-changed:
+		}
+	}
+	switch {
+	case f.Code != codes.OK:
+		return nil, status.Error(f.Code, "told to fail")
+	case f.Late:
+		return out, err
+	}
+	return handle(ctx, req)
+}
+
+// emptyAnswer returns the zero answer of a method.
+func emptyAnswer(s *Server, method string) any {
+	m := reflect.ValueOf(s).MethodByName(method)
+	return reflect.New(m.Type().Out(0).Elem()).Interface()
+}

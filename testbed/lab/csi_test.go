@@ -1,0 +1,210 @@
+package lab_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/testbed/csidriver"
+	"github.com/treeline-edge/treeline/testbed/lab"
+)
+
+// TestCSIVolumes gives services volumes of a driver on two nodes. The driver hangs, daemons are killed in the
+// middle of its calls, and a node is cut off: a volume is never mounted on two nodes, nothing is left behind,
+// and what was written is there.
+func TestCSIVolumes(t *testing.T) {
+	t.Parallel()
+	l := open(t, lab.Options{})
+	const driver = "dirs.test.example"
+	volumes := filepath.Join(l.Dir, "dirs")
+	if err := os.Mkdir(volumes, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	storage := csidriver.NewStorage(csidriver.Options{Name: driver, Dir: volumes})
+	serve := func(name string) (*csidriver.Server, []string) {
+		socket := filepath.Join(l.Dir, name+".csi")
+		s, err := csidriver.Serve(socket, storage, name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s, []string{"--csi", driver + "=" + socket, "--csi-timeout", "2s"}
+	}
+	controller, args := serve("controller")
+	c := l.Cluster("munich", lab.ClusterOptions{Args: args})
+	nodes, servers := map[string]*lab.Node{}, map[string]*csidriver.Server{}
+	for _, name := range []string{"n1", "n2"} {
+		o := containers(t)
+		servers[name], o.Args = serve(name)
+		nodes[name] = c.Node(name, o)
+		t.Cleanup(func() { storage.Forget(name) })
+	}
+	l.Wait("both nodes take work", lab.Nodes("munich", 2))
+
+	db := l.Container("db", 1)
+	db.Cmd = []string{"/app", "journal", "/data/pages"}
+	db.Volumes = []api.Volume{{Name: "pages", Driver: driver, MountPath: "/data", SizeMB: 16}}
+	l.Apply(lab.App("shop", db))
+	l.Wait("db runs", l.Running("shop", "db", 1))
+	id := l.ID("shop", "db", 0)
+	starts := 1
+	mountsOf := func(name string) []string { return lab.MountsUnder(filepath.Join(nodes[name].Data, "csi")) }
+	// check compares the number of lines in the journal with the number of starts, and the mounts on the
+	// nodes that have no other volumes.
+	check := func(t *testing.T, more ...string) (home string) {
+		t.Helper()
+		home = l.Workload(id).Node
+		var text []byte
+		for _, v := range storage.Volumes() {
+			b, _ := os.ReadFile(filepath.Join(storage.Data(v), "pages"))
+			if strings.Contains(string(b), string(id)+" ") {
+				text = b
+			}
+		}
+		if n := strings.Count(string(text), string(id)+" "); n != starts {
+			t.Errorf("lines in the journal: got %d, want %d:\n%s", n, starts, text)
+		}
+		for name := range nodes {
+			want := 0
+			if slices.Contains(more, name) {
+				continue
+			}
+			if name == home {
+				want = 2
+			}
+			if m := mountsOf(name); len(m) != want {
+				t.Errorf("mounts on %s: got %v, want %d", name, m, want)
+			}
+		}
+		if bad := storage.Violations(); len(bad) > 0 {
+			t.Errorf("violations: %v", bad)
+		}
+		return home
+	}
+	check(t)
+
+	sub(t, l, "engine and workload are killed", func(t *testing.T) {
+		w, was := l.Workload(id), l.Instance(id)
+		gone := w.Gone(l)
+		nodes[w.Node].Kill9()
+		w.Kill9()
+		l.WaitGone("db", gone)
+		nodes[w.Node].Start()
+		l.Wait("db runs again", lab.Is(id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
+		starts++
+		check(t)
+	})
+
+	sub(t, l, "the volume grows", func(t *testing.T) {
+		was := l.Instance(id)
+		db.Volumes[0].SizeMB = 24
+		l.Apply(lab.App("shop", db))
+		l.Wait("db runs with the new SLA", lab.Is(id, func(i api.Instance) bool { return i.Epoch > was.Epoch && i.State == api.Running }))
+		starts++
+		check(t)
+		if got := storage.Capacity(storage.Volumes()[0]); got != 24<<20 {
+			t.Errorf("size of the volume: got %d bytes, want 24 MiB", got)
+		}
+	})
+
+	sub(t, l, "the node is cut off", func(t *testing.T) {
+		old, was := l.Workload(id).Node, l.Instance(id)
+		nodes[old].Link.Cut()
+		l.Wait("db runs on the other node", lab.Is(id, func(i api.Instance) bool {
+			return i.State == api.Running && i.Reason != api.ReasonNodeLost && i.Epoch > was.Epoch
+		}))
+		starts++
+		if home := check(t); home == old {
+			t.Errorf("db runs on %s, which is cut off", old)
+		}
+		nodes[old].Link.Heal()
+		l.Wait("both nodes take work", lab.Nodes("munich", 2))
+		check(t)
+	})
+
+	web := l.Container("web", 1)
+	web.Volumes = []api.Volume{{Name: "cache", Driver: driver, MountPath: "/cache", SizeMB: 16}}
+	for _, k := range []struct {
+		method string
+		at     *csidriver.Server // nil: the nodes'
+	}{{"ControllerPublishVolume", controller}, {"NodeStageVolume", nil}, {"NodePublishVolume", nil}} {
+		sub(t, l, k.method+" hangs", func(t *testing.T) {
+			at := []*csidriver.Server{k.at}
+			if k.at == nil {
+				at = []*csidriver.Server{servers["n1"], servers["n2"]}
+			}
+			set := func(f csidriver.Fault) {
+				for _, s := range at {
+					s.Set(k.method, f)
+				}
+			}
+			set(csidriver.Fault{Hang: true, Late: true})
+			l.Apply(lab.App("site", web))
+			site := l.ID("site", "web", 0)
+			l.Wait("the error names the call", lab.Is(site, func(i api.Instance) bool {
+				return i.Reason == api.ReasonVolumeDriver && strings.Contains(i.Detail, fmt.Sprintf("CSI driver %s has not answered %s for", driver, k.method))
+			}))
+			// It is tried again all the time; between two attempts why names the call.
+			out := l.CLI("why", "site/web#0")
+			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(out, k.method) && time.Now().Before(deadline); out = l.CLI("why", "site/web#0") {
+				time.Sleep(50 * time.Millisecond)
+			}
+			if !strings.Contains(out, k.method) {
+				t.Errorf("why does not name what hangs:\n%s", out)
+			}
+			check(t, "n1", "n2") // db is not affected
+			for _, n := range nodes {
+				n.Kill9()
+			}
+			c.Kill9()
+			set(csidriver.Fault{})
+			c.Start()
+			for _, n := range nodes {
+				n.Start()
+			}
+			l.Wait("web runs", l.Running("site", "web", 1))
+			l.Delete("site")
+			l.Wait("web is gone", l.Gone("site"))
+			l.CLI("delete", "volume", string(site.Volume("cache")), "--yes")
+			l.Wait("db runs", l.Running("shop", "db", 1))
+			check(t)
+			if v := storage.Volumes(); len(v) != 1 {
+				t.Errorf("volumes: got %v, want that of db", v)
+			}
+		})
+	}
+
+	sub(t, l, "deletion", func(t *testing.T) {
+		if out, err := l.TryCLI("delete", "volume", "shop/db#0:pages", "--yes"); err == nil || !strings.Contains(out+err.Error(), "has it") {
+			t.Errorf("delete a volume in use: got %v\n%s", err, out)
+		}
+		l.Delete("shop")
+		l.Wait("db is gone", l.Gone("shop"))
+		for name := range nodes {
+			if m := mountsOf(name); len(m) > 0 {
+				t.Errorf("mounts on %s after the application was deleted: %v", name, m)
+			}
+		}
+		if out := l.CLI("get", "volumes"); !strings.Contains(out, "pages") || !strings.Contains(out, driver) {
+			t.Errorf("volumes:\n%s", out)
+		}
+		l.CLI("delete", "volume", string(id.Volume("pages")), "--yes")
+		if v := storage.Volumes(); len(v) > 0 {
+			t.Errorf("volumes of the driver after the deletion: %v", v)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			left, _ := filepath.Glob(filepath.Join(l.Dir, "n?", "csi", "*"))
+			if len(left) == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("left on the nodes: %v", left)
+			}
+		}
+	})
+}

@@ -1,0 +1,90 @@
+package lab_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
+	"github.com/treeline-edge/treeline/testbed/lab"
+	"github.com/treeline-edge/treeline/testbed/netlab"
+)
+
+// TestScaleToZero wakes services by their first packet, with real daemons, containers and an overlay
+// network.
+func TestScaleToZero(t *testing.T) {
+	t.Parallel()
+	programtest.Need(t, "containerd", "runc")
+	w := lab.NewOverlay(t, lab.Options{}, "--dead", "30s")
+	second := w.NewCluster("c2", 2)
+	for _, c := range []*lab.Cluster{w.First, w.First, second} {
+		w.Site(c, netlab.None, lab.NodeOptions{})
+	}
+	w.Ready(w.First, 2)
+	w.Ready(second, 1)
+	zero := 0
+	sleeper := func(name string, idle int) api.Microservice {
+		m := w.Server(name, 1)
+		m.Replicas, m.Scale = nil, &api.Scale{Min: &zero, Max: 1, IdleTime: idle}
+		return m
+	}
+	w.Apply(lab.App("shop", lab.On(w.Container("client", 1), "c1", "n0"), lab.On(sleeper("near", 5), "c1", "n1"),
+		lab.On(sleeper("far", 3600), "c2", "n2"), lab.On(sleeper("engine", 3600), "c1", "n1"), lab.On(sleeper("cluster", 3600), "c1", "n1")))
+	id := func(service string) api.InstanceID { return w.ID("shop", service, 0) }
+	is := func(service string, state api.State) {
+		t.Helper()
+		w.Wait(service+" is "+string(state), lab.Is(id(service), func(i api.Instance) bool { return i.State == state }))
+	}
+	is("client", api.Running)
+	for _, s := range []string{"near", "far", "engine", "cluster"} {
+		is(s, api.Dormant)
+	}
+	in := w.Inside(id("client"))
+	answers := func(t *testing.T, service string, within time.Duration) {
+		t.Helper()
+		at := netip.AddrPortFrom(w.Addresses("shop", service).RoundRobin, 80).String()
+		if who, err := in.Who(at, within); err != nil || who != id(service) {
+			t.Errorf("the first connection to %s is answered by %q, %v", service, who, err)
+		}
+	}
+
+	sub(t, w.Lab, "the first connection is answered", func(t *testing.T) {
+		answers(t, "near", 15*time.Second)
+		is("near", api.Running)
+		if text := w.CLI("describe", "instance", string(id("near"))); !strings.Contains(text, "packets wait for the service") {
+			t.Errorf("describe says %q, want what woke it", text)
+		}
+	})
+	sub(t, w.Lab, "an instance of another cluster is woken", func(t *testing.T) {
+		answers(t, "far", 15*time.Second)
+		is("far", api.Running)
+	})
+	sub(t, w.Lab, "an idle instance sleeps and is woken again", func(t *testing.T) {
+		is("near", api.Dormant)
+		if text := w.CLI("describe", "instance", string(id("near"))); !strings.Contains(text, "idle for 5s") {
+			t.Errorf("describe says %q, want why it is dormant", text)
+		}
+		w.Service("shop", "near", 0)
+		answers(t, "near", 15*time.Second)
+	})
+	kills := map[string]func(){
+		"engine":  func() { w.Nodes[1].Kill9(); w.Nodes[1].Start() },
+		"cluster": func() { w.First.Kill9(); w.First.Start() },
+	}
+	for _, name := range []string{"engine", "cluster"} {
+		sub(t, w.Lab, "kill -9 of the "+name+" during a cold start", func(t *testing.T) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				answers(t, name, 29*time.Second)
+			}()
+			time.Sleep(30 * time.Millisecond) // the demand is on its way, or the container is being created
+			kills[name]()
+			<-done
+			is(name, api.Running)
+			w.Service("shop", name, 1)
+		})
+	}
+}

@@ -1,0 +1,46 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/node"
+)
+
+// scales makes some services scale, by a number from 0 to 2 on.
+func (o Options) scales(m api.Microservice) api.Microservice {
+	if !o.Scale || m.OneShot || m.Exclusive || len(m.Volumes) > 0 {
+		return m
+	}
+	least, down, most := len(m.Code)%3, 5, max(1, *m.Replicas)
+	least = min(least, most)
+	m.Replicas = nil
+	m.Scale = &api.Scale{Min: &least, Max: most, Connections: 10, IdleTime: 5, StabilisationDown: &down}
+	return m
+}
+
+// loads reports a random load of the node's workloads, also impossible ones, while there are faults. Later
+// nothing is reported, so that numbers stay as they are.
+func (n *NodeMachine) loads() {
+	w := n.w
+	if !w.opts.Scale {
+		return
+	}
+	w.after(w.between(2*time.Second, 8*time.Second), n.loads)
+	if !w.sick() || !n.proc.running() {
+		return
+	}
+	var all []wire.InstanceUsage
+	for _, id := range step.Keys(n.runtime.have) {
+		for _, v := range n.runtime.have[id] {
+			if v.phase == wire.WorkloadRunning && v.spec.Scale != nil {
+				all = append(all, wire.InstanceUsage{Key: v.Key, Connections: w.chance.IntN(40), Idle: w.between(0, 10*time.Second) - 1})
+			}
+		}
+	}
+	if len(all) > 0 {
+		n.proc.give(node.Load{All: all})
+	}
+}
