@@ -23,6 +23,7 @@ require (
 	github.com/go-chi/chi/v5 v5.5.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/golang-jwt/jwt/v5 v5.3.1
+	github.com/gomodule/redigo v1.9.2
 	github.com/google/nftables v0.3.0
 	github.com/hashicorp/serf v0.10.2
 	github.com/hashicorp/yamux v0.1.2

@@ -1,11 +1,18 @@
 # Functions of scripts/up and scripts/down. Sourced after lib.sh.
 
-# up_options ARGUMENT...: sets state, listen, config and shown_cli.
+# up_options ARGUMENT...: sets example, state, listen, config and shown_cli.
 up_options() {
+	example=hello
 	state=$top/.treeline
 	shown_cli=bin/treeline
 	while [ $# -gt 0 ]; do
 		case $1 in
+		--example)
+			case ${2-} in
+			hello | shop) example=$2 ;;
+			*) fail "there is no example \"${2-}\"" "the examples are hello and shop" ;;
+			esac
+			;;
 		--state) [ $# -gt 1 ] || fail "--state needs a directory" && state=$(realpath -m "$2") ;;
 		--listen) [ $# -gt 1 ] || fail "--listen needs HOST:PORT" && listen=$2 ;;
 		-h | --help)
@@ -166,6 +173,90 @@ unmount_below() {
 	done
 }
 
+# example_images NAME: builds the images of an example into $state/images, where the nodes find them.
+example_images() {
+	install -d -m 755 "$state/images"
+	case $1 in
+	hello)
+		step "build the image treeline.local/hello:1 from testbed/workload"
+		oci_image hello.tar -ref treeline.local/hello:1 ./testbed/workload
+		;;
+	shop)
+		step "build the images treeline.local/shop:1 from testbed/shop, and treeline.local/shop-db:1 with Redis"
+		oci_image shop.tar -ref treeline.local/shop:1 ./testbed/shop
+		oci_image shop-db.tar -ref treeline.local/shop-db:1 -program "$(command -v redis-check-rdb)" ./testbed/shop
+		;;
+	esac
+}
+
+# oci_image ARCHIVE ARGUMENT...: replaces the archive at once, because a node may be reading it.
+oci_image() {
+	local archive=$state/images/$1
+	shift
+	(cd "$top" && go run ./testbed/ociimage -o "$archive.new" "$@")
+	mv "$archive.new" "$archive"
+}
+
+# apply_hello: applies the example, waits until each front answers, and sets urls to lines of "name url".
+apply_hello() {
+	cp "$top/deploy/examples/hello.yaml" "$state/hello.yaml"
+	step "apply deploy/examples/hello.yaml"
+	treeline apply -f "$state/hello.yaml" --timeout 90s >/dev/null
+	treeline wait hello --timeout 90s
+
+	step "check that each front answers and reaches a back"
+	local fronts
+	fronts=$(treeline get instances hello -o name | grep -c '\.front\.demo#')
+	urls=$(front_urls "$fronts")
+	[ "$(grep -c . <<<"$urls")" = "$fronts" ] || fail "expected an answer from each of $fronts fronts and its back within a minute, got:" "$urls" "treeline logs hello" "treeline net trace hello/front#0 back"
+}
+
+# apply_shop: creates the secret, applies the example, orders something, and sets urls.
+apply_shop() {
+	go_ready
+	example_images shop
+	if ! treeline describe secret shop >/dev/null 2>&1; then
+		step "create the secret shop with a random password"
+		od -An -N16 -tx1 /dev/urandom | tr -d ' \n' | treeline create secret shop --from-file password=- >/dev/null
+	fi
+	step "apply deploy/examples/shop/shop.yaml"
+	treeline apply -f "$top/deploy/examples/shop/shop.yaml" --timeout 120s >/dev/null
+	treeline wait shop --timeout 120s
+
+	step "order apples"
+	local end=$((SECONDS + 60)) host reply= port
+	port=$(sed -n 's/.*port: "\([0-9]*\):.*/\1/p' "$top/deploy/examples/shop/shop.yaml")
+	urls=
+	while [ -z "$urls" ]; do
+		for host in $(node_hosts); do
+			reply=$(http_request "$host" "$port" 'POST /orders HTTP/1.0\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 11\r\n\r\nitem=apples') || continue
+			case $reply in
+			*' 201 '*) urls+="shop/web http://$host:$port/"$'\n' ;;
+			esac
+		done
+		[ -n "$urls" ] || [ $SECONDS -lt $end ] || fail "the shop took no order within a minute; it said: $reply" "treeline logs shop" "treeline why shop/db#0"
+		[ -n "$urls" ] || sleep 0.2
+	done
+	urls=${urls%$'\n'}
+}
+
+# example_commands: prints commands to try next.
+example_commands() {
+	case $example in
+	hello) echo "${shown_cli} why hello/front#0    ${shown_cli} logs hello -f    ${shown_cli} net trace hello/front#0 back" ;;
+	shop) echo "${shown_cli} get volumes    ${shown_cli} why shop/db#0    ${shown_cli} describe instance shop/report#0" ;;
+	esac
+}
+
+# node_hosts: prints the addresses of the nodes' network namespaces.
+node_hosts() { awk '$2 == "net" && NF == 5 { a[$1] = $4 } END { for (n in a) print a[n] }' "$state/dev.log"; }
+
+# http_request HOST PORT REQUEST: sends an HTTP/1.0 request, in printf's notation, and prints the answer.
+http_request() {
+	# shellcheck disable=SC2059 # the request is a format without arguments
+	{ { printf "$3" >&3 && timeout 6 cat <&3; } 3<>"/dev/tcp/$1/$2"; } 2>/dev/null
+}
+
 # front_urls COUNT: requests the published port of fronts from every node, until COUNT
 # fronts have answered with their name and the name of the back that they called, at most
 # a minute; prints lines of "name url".
@@ -173,8 +264,8 @@ front_urls() {
 	local port host reply found= end=$((SECONDS + 60))
 	port=$(sed -n 's/.*port: "\([0-9]*\):.*/\1/p' "$state/hello.yaml")
 	while [ $SECONDS -lt $end ]; do
-		for host in $(awk '$2 == "net" && NF == 5 { a[$1] = $4 } END { for (n in a) print a[n] }' "$state/dev.log"); do
-			reply=$({ { printf 'GET / HTTP/1.0\r\n\r\n' >&3 && timeout 6 cat <&3; } 3<>"/dev/tcp/$host/$port"; } 2>/dev/null) || continue
+		for host in $(node_hosts); do
+			reply=$(http_request "$host" "$port" 'GET / HTTP/1.0\r\n\r\n') || continue
 			case $reply in
 			*'.front.demo#'*'"asked":{'*'.back.'*)
 				reply=${reply#*.front.demo#}

@@ -197,6 +197,7 @@ var modules = []struct {
 	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host", "netmanager/tunnel/tun", "node-engine/runtime/qemu"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"github.com/vishvananda/netns", []string{"netmanager/link", "node-engine/runtime/qemu"}, "vishvananda/netlink needs it for namespaces"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
+	{"github.com/gomodule/redigo", nil, "the example shop's client of its database, in testbed/shop"},
 	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
 	{"github.com/quic-go/quic-go", nil, "QUIC over the overlay network, in tests"},
 	{"pgregory.net/rapid", nil, "property tests"},

@@ -104,9 +104,13 @@ func TestSamplesSayTheDefaults(t *testing.T) {
 }
 
 func TestExamplesAreTaken(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(shipped, "examples", "*.yaml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no examples: %v", err)
+	var files []string
+	for _, dir := range []string{".", "*"} {
+		some, err := filepath.Glob(filepath.Join(shipped, "examples", dir, "*.yaml"))
+		if err != nil || len(some) == 0 {
+			t.Fatalf("no examples in %s: %v", dir, err)
+		}
+		files = append(files, some...)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)

@@ -21,12 +21,17 @@ func main() {
 	arch := flag.String("arch", runtime.GOARCH, "architecture (GOARCH)")
 	user := flag.String("user", "", "uid:gid that the image runs as (default 65532:65532)")
 	env := flag.String("env", "", "KEY=value pairs separated by commas")
+	var programs []string
+	flag.Func("program", "path of a program of this machine to add to the root directory, with its libraries; may be repeated", func(path string) error {
+		programs = append(programs, path)
+		return nil
+	})
 	flag.Parse()
 	if *out == "" || *ref == "" || flag.NArg() < 1 {
 		fmt.Fprintln(os.Stderr, "usage: ociimage -o ARCHIVE -ref NAME:TAG PACKAGE [ARGUMENT ...]")
 		os.Exit(2)
 	}
-	img := image.Image{Ref: *ref, Arch: *arch, User: *user, Cmd: flag.Args()[1:]}
+	img := image.Image{Ref: *ref, Arch: *arch, User: *user, Cmd: flag.Args()[1:], Programs: programs}
 	if *env != "" {
 		img.Env = strings.Split(*env, ",")
 	}
