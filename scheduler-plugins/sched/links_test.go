@@ -100,7 +100,7 @@ func TestTheRequestHasAllConstraintsOfTheSLA(t *testing.T) {
 	want := sched.Request{
 		ID: "i", Needs: api.Resources{StorageMB: 100, InMbit: 3}, Urgency: 3, Convergence: 5 * time.Second, Network: req.Network, Address: true,
 		Devices: []api.Device{{Name: "acme.com/lidar", Count: 2}, {Name: "gpu", Count: 1}},
-		Addons:  []string{"ocr", "maps"},
+		Addons:  []string{"ocr", "maps"}, Features: []string{api.FeatureStorage},
 		Labels: []sched.Selector{
 			{Key: "disk", Value: "ssd"}, {Key: "zone", Value: "b", Not: true}, {Key: "gpu", Any: true}, {Key: "spot", Any: true, Not: true},
 		},
