@@ -249,6 +249,8 @@ func Splice(ctx context.Context, lower io.ReadWriteCloser, user io.ReadWriter, s
 	go func() {
 		defer close(up)
 		_, _ = io.CopyBuffer(writerOnly{lower}, readerOnly{user}, make([]byte, bufferSize))
+		// A lower tier that no longer reads has ended the stream; what it sent before is still to be read.
+		_, _ = io.Copy(io.Discard, readerOnly{user})
 	}()
 	go func() {
 		from := io.Reader(readerOnly{lower})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -262,5 +263,43 @@ func TestSpliceEndsWithEitherSide(t *testing.T) {
 			t.Errorf("%s: seen %q, want what the node sent", c.name, &seen)
 		}
 		cancel(nil)
+	}
+}
+
+// deaf is a lower tier that refuses input, and then sends its answer.
+type deaf struct {
+	io.Reader
+	refused chan struct{}
+}
+
+func (d deaf) Write([]byte) (int, error) {
+	close(d.refused)
+	return 0, io.ErrClosedPipe
+}
+
+func (deaf) Close() error { return nil }
+
+// TestTheLastBytesOfAStreamArrive: the lower tier ends a stream to which the user still writes.
+func TestTheLastBytesOfAStreamArrive(t *testing.T) {
+	answer, send := io.Pipe()
+	lower := deaf{answer, make(chan struct{})}
+	near, far := net.Pipe()
+	go func() {
+		_, _ = io.WriteString(far, "input")
+		<-lower.refused
+		time.Sleep(20 * time.Millisecond) // for a Splice that ends here
+		_, _ = io.WriteString(send, "refused")
+		_ = send.Close()
+	}()
+	got := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(far)
+		got <- string(b)
+	}()
+	if err := Splice(t.Context(), lower, near, nil, func(error) { _ = near.Close() }); err != nil {
+		t.Errorf("splice: %v", err)
+	}
+	if s := <-got; s != "refused" {
+		t.Errorf("the user got %q, want the answer", s)
 	}
 }
