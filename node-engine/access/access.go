@@ -140,17 +140,17 @@ func (a *Access) attach(ctx context.Context, k wire.Key, terminal *api.Exec, con
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	out := frames.NewWriter(conn)
-	in, err := a.openInput(ctx, k, terminal)
-	if err != nil {
-		return out.Fail(err)
-	}
-	defer in.Close()
-	defer context.AfterFunc(ctx, func() { _ = in.Close() })() // ends a Write to a workload that does not read
 	from, err := a.opt.Runtime.Logs(ctx, k, 0, true)
 	if err != nil {
 		return out.Fail(err)
 	}
 	defer from.Close()
+	in, err := a.openInput(ctx, k, terminal) // after the output, so that none of a new size is missed
+	if err != nil {
+		return out.Fail(err)
+	}
+	defer in.Close()
+	defer context.AfterFunc(ctx, func() { _ = in.Close() })() // ends a Write to a workload that does not read
 	go func() {
 		a.passInput(ctx, conn, in, terminal) // until the user's stream ends
 		cancel()
