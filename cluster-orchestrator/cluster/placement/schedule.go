@@ -30,8 +30,8 @@ type schedules struct {
 // decided only when the root has answered and has told what it knows.
 func (m *Machine) startSchedules() {
 	m.schedules.answered, m.schedules.since = false, m.fx.Wall
-	for id, in := range m.instances {
-		if in.Runs != nil {
+	for _, id := range step.Keys(m.instances) {
+		if m.instances[id].Runs != nil {
 			m.schedules.at.Set(id, m.fx.Wall)
 		}
 	}
@@ -43,8 +43,8 @@ func (m *Machine) RootAnswered() {
 		return
 	}
 	m.schedules.answered = true
-	for id, in := range m.instances {
-		if in.Runs != nil {
+	for _, id := range step.Keys(m.instances) {
+		if m.instances[id].Runs != nil {
 			m.schedules.at.Set(id, m.fx.Wall)
 		}
 	}
