@@ -42,7 +42,7 @@ func (m *RootMachine) checkReplaced(c api.Change) {
 		id := o.Instance.Service()
 		s, ok := m.core.Service(id)
 		r, _ := m.core.RollOut(id)
-		floor := r.Replicas - r.Waiting
+		floor := r.Replicas - r.Waiting - m.dormant(id, s.SpecRev)
 		if r.Extra == 0 {
 			floor -= s.Spec.UpdatePolicy(s.Replicas).Parallelism
 		}
@@ -54,6 +54,16 @@ func (m *RootMachine) checkReplaced(c api.Change) {
 			delete(m.shown, api.InstanceID(c.ID))
 		}
 	}
+}
+
+// dormant returns how many instances of a version of a service are dormant: they need not take requests.
+func (m *RootMachine) dormant(id api.ServiceID, version api.Revision) (n int) {
+	for _, in := range m.shown {
+		if in.Service == id && in.Spec == version && in.State == api.Dormant {
+			n++
+		}
+	}
+	return n
 }
 
 // changes reports whether the root's present step may have changed the readiness of an instance

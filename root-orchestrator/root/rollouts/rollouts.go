@@ -314,7 +314,7 @@ type counts struct {
 	updated   int // with the service's version
 	succeeded int // of updated: healthy
 	open      int // of updated: may become healthy; not those that are dormant or need not become healthy without a place
-	dormant   int // of any version
+	dormant   int // of updated
 	ready     int // of any version
 	old       int // with another version
 	oldReady  int // of old: take requests
@@ -325,9 +325,6 @@ func (m *Machine) count(r *rollOut, s Service) (c counts) {
 	for _, i := range s.Instances {
 		if i.Ready {
 			c.ready++
-		}
-		if i.Dormant {
-			c.dormant++
 		}
 		if i.Version != s.Version {
 			c.old++
@@ -341,6 +338,7 @@ func (m *Machine) count(r *rollOut, s Service) (c counts) {
 		case m.healthy(r, s, i):
 			c.succeeded++
 		case i.Dormant:
+			c.dormant++
 		case !i.Placed && unplaced < r.Waiting:
 			unplaced++
 		default:
