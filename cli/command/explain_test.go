@@ -27,7 +27,7 @@ func TestFieldsAreFoundByTheEndOfTheirPath(t *testing.T) {
 	for path, want := range map[string][]string{
 		"":                         {"an SLA  object", "    applications "},
 		"constraints":              {"applications.microservices.constraints  list of objects\n", "    polygon "},
-		"app.services.memory":      {"applications.microservices.memory  integer\n", "May be: 0 to 16777216 MiB.\n", "Default: the cluster's.\n"},
+		"app.services.memory":      {"applications.microservices.memory  integer\n", "May be: 0 to 16777216 MiB", "Default: the cluster's.\n"},
 		"constraints.services":     {"applications.microservices.constraints.services  list of strings\n"},
 		"threshold":                {"applications.microservices.constraints.threshold  number\n", "con_constraints.threshold  number, required\n"},
 		"volumes":                  {"applications.microservices.volumes  list of objects\n", "    mount_path "},

@@ -19,7 +19,7 @@ import (
 // total bytes allocated, including freed ones.
 const (
 	maxCPU   = 300 * time.Millisecond
-	maxAlloc = 64 << 20
+	maxAlloc = 80 << 20
 )
 
 // parse reads a document as the root does.

@@ -15,7 +15,7 @@ func (m *Machine) Spec(id api.InstanceID) (s routes.Spec, ok bool) {
 	return routes.Spec{
 		Rev: w.SpecRev, Addresses: w.Addresses, Access: w.Spec.Access(), Ports: w.Spec.Ports(),
 		// Packets also wait while it starts.
-		Asleep: w.Spec.Scale.Sleeps(id.Number()) && !in.Leaving && !in.Withdrawn && !in.ended() && !(in.State == api.Running && in.Ready),
+		Asleep: w.Spec.Scale.Sleeps(id.Number()) && !in.Leaving && !in.Withdrawn && !api.Ended(in.State, in.Reason) && !(in.State == api.Running && in.Ready),
 	}, true
 }
 
