@@ -268,3 +268,41 @@ func TestChecksGoOnWithoutTheRuntime(t *testing.T) {
 		t.Errorf("when the runtime is back: %+v, want not ready with the verdict", o)
 	}
 }
+
+// The verdicts about a workload that was removed without a lease do not hold for the one that is
+// created afterwards.
+func TestAWorkloadThatIsCreatedAgainIsCheckedAgain(t *testing.T) {
+	for name, v := range map[string]health.Verdict{"unhealthy": isFailed, "ready": isReady} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.wants(assignment(1, exclusive, gated))
+			w.pass(3 * time.Second)
+			w.lease()
+			w.is(api.Running)
+			w.slow = true // a failed one does not end before its lease
+			w.judge(v)
+			w.pass(10 * time.Second)
+			if last[wire.StopWorkload](w).Epoch != 1 {
+				t.Fatal("it was not stopped when its lease ended")
+			}
+			w.slow = false
+			delete(w.has, web)
+			w.step(Workload{wire.WorkloadEvent{Key: wire.Key{Instance: web, Epoch: 1}, Phase: wire.WorkloadGone}})
+			checks := count[Check](w)
+			for range 3 {
+				w.pass(time.Second)
+				w.lease()
+			}
+			if in := w.is(api.Running); in.Reason != api.ReasonNotReady || in.Detail == v.Text {
+				t.Errorf("created again it is %+v, want not ready before its checks", in)
+			}
+			if n := count[Check](w); n != checks+1 {
+				t.Errorf("its checks began %d times, want once", n-checks)
+			}
+			w.judge(isReady)
+			if in := w.is(api.Running); in.Reason != api.ReasonNone {
+				t.Errorf("after its checks passed it is %+v, want no reason", in)
+			}
+		})
+	}
+}

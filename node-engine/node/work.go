@@ -195,6 +195,7 @@ func (c *Core) create(w *work) {
 		return
 	}
 	w.phase, w.remains = creating, true
+	w.nextAttempt() // one with the same number may have been removed without a lease
 	c.observe(w, api.Observed{State: api.NodeScheduled})
 	if w.haveSpec.StopsWhenCutOff() {
 		c.unguard(w) // the deadline of an earlier attempt would kill this one
