@@ -90,7 +90,7 @@ func (w *World) checked(v *workload, kind api.CheckKind) health.Result {
 		return failed
 	case strings.HasSuffix(v.spec.Code, ":slow") && w.now-v.begun < startTime:
 		return health.Result{Text: "connection refused"}
-	case w.opts.Health && w.sick() && w.chance.IntN(4) == 0:
+	case w.opts.Health && !w.chaos.ended && w.chance.IntN(4) == 0:
 		return failed
 	}
 	return health.Result{Passed: true}

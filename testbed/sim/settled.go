@@ -139,7 +139,7 @@ func (w *World) compareRunning(in api.Instance, live []*running, say sayFunc) {
 	if !ok || at.Node != m.id || at.State != api.Running || at.Epoch != in.Epoch {
 		say(id, "runs on %s, but its cluster has it as %s %s on %q", m.name, at.Epoch, at.State, at.Node)
 	}
-	if in.Reason != api.ReasonNone && w.opts.Health {
+	if in.Reason == api.ReasonNotReady || in.Reason == api.ReasonUnhealthy {
 		say(id, "runs and is %s: %s", in.Reason, in.Detail)
 	}
 	if live[0].spec.OneShot && live[0].spec.Schedule == nil && w.chaos != nil {

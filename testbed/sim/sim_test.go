@@ -113,7 +113,8 @@ func TestShortRestartsCostNoLeases(t *testing.T) {
 
 // Health checks that fail at random cause restarts and changes of readiness, and break no promise.
 func TestHealthChecksKeepEveryPromise(t *testing.T) {
-	for seed := uint64(1); seed <= 40; seed++ {
+	t.Parallel()
+	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Health: true}).Violation; v != nil {
 			t.Errorf("seed %d: %v", seed, v)
 		}
