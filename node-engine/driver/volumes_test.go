@@ -37,7 +37,7 @@ func (v *fakeVolumes) note(format string, args ...any) error {
 	return v.fail
 }
 
-func (v *fakeVolumes) Types() []string        { return api.VolumeTypes }
+func (v *fakeVolumes) Types() []string        { return api.BuiltInVolumes }
 func (v *fakeVolumes) List() []api.NodeVolume { return v.list }
 func (v *fakeVolumes) Release(k wire.Key) error {
 	return v.note("release %s", k)

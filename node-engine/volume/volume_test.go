@@ -53,7 +53,7 @@ func open(t *testing.T, dir string) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Types()) != len(api.VolumeTypes) {
+	if len(m.Types()) != len(api.BuiltInVolumes) {
 		t.Fatalf("types: got %v, want all", m.Types())
 	}
 	return m
