@@ -48,8 +48,9 @@ func (s *Scale) Least() int {
 // ToZero reports whether all instances may sleep.
 func (s *Scale) ToZero() bool { return s != nil && s.Least() == 0 }
 
-// Sleeps reports whether an instance of that number may sleep.
-func (s *Scale) Sleeps(number int) bool { return s != nil && number >= s.Least() }
+// Sleeps reports whether an instance of that number may sleep. Additional instances of a roll-out, whose
+// numbers are above, may not: they prove a version.
+func (s *Scale) Sleeps(number int) bool { return s != nil && number >= s.Least() && number < s.Max }
 
 // Idle returns how long the last instance must be idle before it sleeps.
 func (s *Scale) Idle() time.Duration {
