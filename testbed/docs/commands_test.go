@@ -15,7 +15,7 @@ import (
 const commandTime = 8 * time.Minute
 
 // TestUpCommandsDown starts an installation with scripts/up, twice, runs every command of the
-// documents on it, removes it, and then starts and removes it again.
+// documents on it, removes it, and then starts and removes one with the example shop.
 func TestUpCommandsDown(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -58,7 +58,7 @@ func TestUpCommandsDown(t *testing.T) {
 	if said := down(); !strings.Contains(said, "nothing is up") {
 		t.Errorf("the second scripts/down printed %s, want that nothing is up", said)
 	}
-	script(t, "up", state)
+	script(t, "up", state, "--example", "shop")
 	down()
 	left := leftBehind(dir)
 	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -70,13 +70,13 @@ func TestUpCommandsDown(t *testing.T) {
 }
 
 // script runs scripts/NAME and returns its output.
-func script(t *testing.T, name, state string) string {
+func script(t *testing.T, name, state string, args ...string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join(top, "scripts", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := output(exec.Command(path, "--state", state))
+	out, err := output(exec.Command(path, append(args, "--state", state)...))
 	if err != nil {
 		t.Fatalf("scripts/%s: %v\n%s", name, err, out)
 	}

@@ -33,7 +33,7 @@ func (b Block) String() string { return fmt.Sprintf("%s:%d", b.File, b.Line) }
 // Documents returns the pages of documentation, relative to the repository's top.
 func Documents(top string) ([]string, error) {
 	files := []string{"README.md"}
-	for _, pattern := range []string{"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "docs/*/*.md", "deploy/*.md", "deploy/*/*.md"} {
+	for _, pattern := range []string{"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs/*.md", "docs/*/*.md", "deploy/*.md", "deploy/*/*.md", "deploy/*/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil {
 			return nil, err

@@ -13,7 +13,7 @@ import (
 const top = "../.."
 
 // scripted are the commands that scripts/test runs itself.
-var scripted = []string{"cd treeline", "scripts/up", "scripts/down", "scripts/test", "scripts/test --short", "scripts/bare scripts/test --short", "scripts/soak --seeds 1:200"}
+var scripted = []string{"cd treeline", "scripts/up", "scripts/up --example shop", "scripts/down", "scripts/test", "scripts/test --short", "scripts/bare scripts/test --short", "scripts/soak --seeds 1:200"}
 
 // TestEveryCommandIsMarked: each block of commands states which test runs it.
 func TestEveryCommandIsMarked(t *testing.T) {
