@@ -27,7 +27,7 @@ const registryPassword = "a registry's own password"
 // runs normally, one whose engine is down, and one by hand on its machine. Nothing of them is
 // left on the machine, and a neighbour is not affected.
 func TestAPurgedNodeLeavesNothing(t *testing.T) {
-	t.Parallel()
+	// Not in parallel: the kernel gives numbers of namespaces again, to those of other tests.
 	programtest.Need(t, "containerd", "runc", "ip")
 	o := lab.NewOverlay(t, lab.Options{})
 	var config []string // of each node, with a password
