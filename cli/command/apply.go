@@ -39,7 +39,8 @@ func (c *cli) applyCmd() *cobra.Command {
 		Long: `Create or update the applications in an SLA (JSON or YAML), and follow their
 progress: one line for each event, with the time since the first event and the tier
 that reported it. Ctrl-C stops following; the roll-out continues. The command exits
-with 1 as soon as an instance has failed for good, with 3 if an instance could not
+with 1 as soon as an instance has failed for good or a new version of a service has
+failed, even if the version before has returned, with 3 if an instance could not
 be placed within --timeout, with 4 if one was placed but does not run, or is not ready, by then.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
@@ -225,7 +226,7 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 	progress := follow.New(nil)
 	since, name := steps.after, c.progress().Short(string(app.ID))
 	err := track(ctx, a, string(app.ID), progress, func() (bool, error) {
-		if progress.Done() {
+		if progress.Done() || progress.RollOutFailed() {
 			return true, nil
 		}
 		return false, c.unreachable(progress, name, "running")
@@ -233,7 +234,10 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 		return c.watchEvents(ctx, a, app.ID, since, func(e api.Event) bool { return hand(func() { steps.print(e) }) })
 	})
 	if err == nil {
-		return c.lastSteps(ctx, a, app, steps)
+		if err := c.lastSteps(ctx, a, app, steps); err != nil {
+			return err
+		}
+		return c.rollOutErrors(ctx, a, progress.Services(), since)
 	}
 	return c.unfinished(ctx, a, app, progress, err)
 }
@@ -277,6 +281,25 @@ func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, step
 		steps.print(e)
 	}
 	return nil
+}
+
+// rollOutErrors returns why the roll-outs of services have failed, among those of versions after a
+// revision and those that stay as they are.
+func (c *cli) rollOutErrors(ctx context.Context, a *client.Client, services []api.ServiceID, since api.Revision) error {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	var all []error
+	for _, id := range services {
+		r, err := a.RollOut(ctx, id)
+		switch {
+		case errors.Is(err, api.ErrNotFound): // it was deleted, or the root has an earlier release
+		case err != nil:
+			all = append(all, err)
+		case r.State == api.RollOutFailed, r.Failed > since:
+			all = append(all, c.rollOutError(ctx, a, r))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // unfinished returns the error, and prints the state of the roll-out, when following ends too

@@ -91,15 +91,10 @@ after --timeout. A roll-out that is paused or waits for a promotion is not over.
 			if err := output.One(p, output.RollOuts, r); err != nil {
 				return err
 			}
-			switch {
-			case !watch:
-			case r.State == api.RollOutFailed:
-				return fmt.Errorf("the roll-out of version %d of %s failed: %s", r.Version, p.Short(string(s.ID)), r.Detail)
-			case r.Failed != 0:
-				return fmt.Errorf("version %d of %s failed, and version %d has returned; see treeline rollout history %s",
-					r.Failed, p.Short(string(s.ID)), r.Version, p.Short(string(s.ID)))
+			if !watch {
+				return nil
 			}
-			return nil
+			return c.rollOutError(ctx, a, r)
 		}),
 	}
 	f := cmd.Flags()
@@ -107,6 +102,28 @@ after --timeout. A roll-out that is paused or waits for a promotion is not over.
 	f.DurationVar(&timeout, "timeout", 15*time.Minute, "give up after this time; the roll-out continues")
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// rollOutError returns why a roll-out that is over failed, nil if it did not.
+func (c *cli) rollOutError(ctx context.Context, a *client.Client, r api.RollOut) error {
+	name := c.progress().Short(string(r.Service))
+	switch {
+	case r.State == api.RollOutFailed:
+		return fmt.Errorf("the roll-out of version %d of %s failed: %s", r.Version, name, r.Detail)
+	case r.Failed == 0:
+		return nil
+	}
+	h, err := a.RollOutHistory(ctx, r.Service)
+	if err != nil {
+		return err
+	}
+	why := "see treeline rollout history " + name
+	for _, v := range h.Versions {
+		if v.Version == r.Failed && v.Detail != "" {
+			why = v.Detail
+		}
+	}
+	return fmt.Errorf("version %d of %s failed, and version %d has returned: %s", r.Failed, name, r.Version, why)
 }
 
 // followRollOut prints the steps of a roll-out until it is over.

@@ -123,6 +123,20 @@ func (p *Progress) rollingOut() bool {
 	return false
 }
 
+// RollOutFailed reports whether the roll-out of a service has failed and nothing more happens by
+// itself.
+func (p *Progress) RollOutFailed() bool {
+	for _, s := range p.services {
+		if p.only == "" && s.RollOut == api.RollOutFailed {
+			return true
+		}
+	}
+	return false
+}
+
+// Services returns the followed services, sorted.
+func (p *Progress) Services() []api.ServiceID { return slices.Sorted(maps.Keys(p.services)) }
+
 // Deleted reports whether the followed services or instance were deleted.
 func (p *Progress) Deleted() bool {
 	return p.begun && (len(p.services) == 0 || p.only != "" && len(p.instances) == 0)

@@ -1,7 +1,12 @@
 package lab_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +36,10 @@ func newUpdated(t *testing.T) *updated {
 }
 
 // update applies another version of the service.
-func (u *updated) update(change func(*api.Microservice)) {
+func (u *updated) update(change func(*api.Microservice)) { u.Apply(u.next(change)) }
+
+// next returns the SLA with another version of the service.
+func (u *updated) next(change func(*api.Microservice)) api.SLA {
 	u.serial++
 	healthy := 1
 	web := lab.Needing(u.Server("web", 2), 0.2, 50)
@@ -41,7 +49,7 @@ func (u *updated) update(change func(*api.Microservice)) {
 	if change != nil {
 		change(&web)
 	}
-	u.Apply(lab.App("shop", lab.On(u.Container("client", 1), "c1", "n0"), lab.On(web, "c1", "n1;n2")))
+	return lab.App("shop", lab.On(u.Container("client", 1), "c1", "n0"), lab.On(web, "c1", "n1;n2"))
 }
 
 // over waits until the roll-out is over, and returns it.
@@ -67,8 +75,12 @@ func TestRollOutLosesNoRequest(t *testing.T) {
 		defer u.For(t)()
 		was := u.Workload(u.ID("shop", "web", 0))
 		u.forget()
-		// The first additional instance listens late: the old ones must not stop before.
-		u.update(func(m *api.Microservice) { m.Environment = append(m.Environment, "LISTEN_AFTER=2s") })
+		// An instance needs 8 s until it listens: the old ones must not stop before.
+		u.update(func(m *api.Microservice) {
+			m.Environment = append(m.Environment, "LISTEN_AFTER=8s")
+			m.Health = &api.Health{Readiness: &api.Check{TCP: &api.TCPCheck{Port: 80}, Interval: 1}}
+			m.Update.Deadline = 30
+		})
 		if r := u.over(t); r.State != api.RollOutHealthy || r.Failed != 0 {
 			t.Fatalf("the roll-out is %s", r.Standing())
 		}
@@ -84,7 +96,17 @@ func TestRollOutLosesNoRequest(t *testing.T) {
 		defer u.For(t)()
 		was := []lab.Workload{u.Workload(u.ID("shop", "web", 0)), u.Workload(u.ID("shop", "web", 1))}
 		u.forget()
-		u.update(func(m *api.Microservice) { m.Code = "treeline.local/workload:mistyped" })
+		file := filepath.Join(t.TempDir(), "shop.json")
+		if err := os.WriteFile(file, lab.Encode(u.next(func(m *api.Microservice) { m.Code = "treeline.local/workload:mistyped" })), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range [][]string{{"apply", "-f", file, "--timeout", "60s"}, {"rollout", "status", string(u.ServiceID("shop", "web"))}} {
+			out, err := u.TryCLI(command...)
+			exit := (*exec.ExitError)(nil)
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out, "has returned: ") || !strings.Contains(out, "workload:mistyped") {
+				t.Errorf("%v: %v\n%s\nwant exit code 1, and that a version has returned and why", command, err, out)
+			}
+		}
 		if r := u.over(t); r.State != api.RollOutHealthy || r.Failed == 0 {
 			t.Fatalf("the roll-out is %s, want a return to the version before", r.Standing())
 		}
