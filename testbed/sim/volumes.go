@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"slices"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/node-engine/node"
@@ -36,7 +38,8 @@ func (m *NodeMachine) hasVolumes() (out []api.NodeVolume) {
 // checkVolume checks that an instance does not start with an empty volume while another node has the
 // volume. Volumes of removed nodes and clusters are lost. In another cluster only the volumes count that
 // the root knows: it does not learn of one whose application is deleted first (ADR 0182). A node that was cut
-// off may begin an earlier placement late; its volume does not count.
+// off may begin an earlier placement late, after the instance was withdrawn: a volume that its cluster has
+// not heard of does not count.
 func (w *World) checkVolume(m *NodeMachine, id api.VolumeID, epoch api.Epoch) {
 	for _, c := range w.clusters {
 		if _, known := w.root.core.Cluster(c.id); c.gone || !known {
@@ -46,9 +49,19 @@ func (w *World) checkVolume(m *NodeMachine, id api.VolumeID, epoch api.Epoch) {
 			continue
 		}
 		for _, n := range c.nodes {
-			if have, has := n.volumes[id]; has && have.Epoch < epoch && n != m && !n.gone {
+			if have, has := n.volumes[id]; has && have.Epoch < epoch && n != m && !n.gone && c.knowsVolume(n.id, id) {
 				w.violate("volume", string(id), "is created empty on %s while %s has it", m.name, n.name)
 			}
 		}
 	}
+}
+
+// knowsVolume reports whether a node has told the cluster of a volume. A cluster that is down counts as one
+// that knows.
+func (m *ClusterMachine) knowsVolume(id api.NodeID, v api.VolumeID) bool {
+	if m.core == nil {
+		return true
+	}
+	n, ok := m.core.Node(id)
+	return ok && slices.ContainsFunc(n.Volumes, func(have api.NodeVolume) bool { return have.ID == v })
 }
