@@ -27,7 +27,7 @@ var direction = []struct {
 	{"api", []string{"api"}, "every package imports the contract, so that what it imports is imported everywhere"},
 	{"internal/wire", []string{"api"}, "messages between tiers are made of the types in api; senders and receivers import this package"},
 	{"internal/lifecycle", []string{"api"}, "the table of states is independent of everything else"},
-	{"internal/store", []string{"api", "internal/store"}, "stores do not know the contents of documents"},
+	{"internal/store", []string{"api", "internal/durable", "internal/store"}, "stores do not know the contents of documents"},
 	{"internal/fairshare", []string{"api"}, "bounds are the same for all daemons and do not depend on what they bound"},
 	{"internal/bus", []string{"api", "internal/bus", "internal/fairshare", "internal/gate", "internal/identity", "internal/refusals"}, "buses carry bytes; internal/identity decides who may connect"},
 	{"internal/step", []string{"api", "internal/store", "internal/wire"}, "a core is defined by the contract and the documents of stores"},

@@ -28,6 +28,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/csi"
+	"github.com/treeline-edge/treeline/internal/durable"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
@@ -319,7 +320,7 @@ func (m *Manager) save(v *volume, r record) error {
 	if err := os.MkdirAll(v.dir, 0o700); err != nil {
 		return err
 	}
-	if err := writeRecord(v.dir, r); err != nil {
+	if err := durable.WriteJSON(v.dir, recordFile, r); err != nil {
 		return err
 	}
 	m.set(v, r)
@@ -330,33 +331,6 @@ func (m *Manager) set(v *volume, r record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.record = r
-}
-
-func writeRecord(dir string, r record) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(dir, recordFile)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Started fails if a volume of a placement is not mounted, because the machine restarted after Prepare.

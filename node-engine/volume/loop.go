@@ -148,11 +148,3 @@ func remove(dir string) error {
 	}
 	return os.RemoveAll(dir)
 }
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}

@@ -30,6 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/durable"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -368,46 +369,23 @@ func (m *Manager) create(ctx context.Context, v *volume, r record) (err error) {
 		return err
 	}
 	r.Held, r.Created = true, time.Now().UTC()
-	if err := r.write(dir); err != nil {
+	if err := durable.WriteJSON(dir, recordFile, r); err != nil {
 		return err
 	}
 	if err := os.Rename(dir, v.dir); err != nil {
 		return err
 	}
 	m.set(v, r)
-	return syncDir(m.dir)
+	return durable.SyncDir(m.dir)
 }
 
 // save replaces the record of a volume.
 func (m *Manager) save(v *volume, r record) error {
-	if err := r.write(v.dir); err != nil {
+	if err := durable.WriteJSON(v.dir, recordFile, r); err != nil {
 		return err
 	}
 	m.set(v, r)
 	return nil
-}
-
-func (r record) write(dir string) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(dir, recordFile)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	return syncDir(dir)
 }
 
 // Started mounts the volumes of a placement if they are not, and records that a workload is being
@@ -485,7 +463,7 @@ func (m *Manager) delete(v *volume) error {
 		return err
 	}
 	m.forget(v)
-	return errors.Join(syncDir(m.dir), remove(old))
+	return errors.Join(durable.SyncDir(m.dir), remove(old))
 }
 
 // Delete deletes a local volume, and succeeds if there is none. It fails with ErrConflict while a
