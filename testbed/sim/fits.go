@@ -132,7 +132,7 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		if o.Node == m.id {
 			addresses++ // completed instances keep theirs
 		}
-		if api.Ended(o.State, o.Reason) {
+		if !claims(o) {
 			continue
 		}
 		if o.Node == m.id {
@@ -143,7 +143,7 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 		}
 	}
 	for id, v := range m.volumes {
-		if o, ok := m.cluster.core.Instance(id.Instance()); !ok || o.Node != m.id {
+		if o, ok := m.cluster.core.Instance(id.Instance()); !ok || o.Node != m.id || !claims(o) {
 			used.StorageMB += v.SizeMB
 		}
 	}
@@ -154,6 +154,9 @@ func (w *World) hasRoom(m *NodeMachine, in api.Instance, spec api.Microservice) 
 	}
 	return !w.crowded(m, in, spec)
 }
+
+// claims reports whether an instance claims the capacity of its node. The volumes of one that does not stay.
+func claims(o api.Instance) bool { return !api.Ended(o.State, o.Reason) && o.State != api.Dormant }
 
 // crowded reports whether a domain of the machine is full or excluded. Anti-affinity applies
 // in both directions.

@@ -17,11 +17,6 @@ const (
 	shards = 8
 )
 
-// openSeeds have violations that are not fixed.
-var openSeeds = map[uint64]string{
-	580: "an instance with a volume of 4096 MiB is not offered to a cluster with room: the root's view of its disk is too small",
-}
-
 func TestSeedsKeepEveryPromise(t *testing.T) {
 	n := uint64(seeds)
 	if testing.Short() {
@@ -31,14 +26,7 @@ func TestSeedsKeepEveryPromise(t *testing.T) {
 		t.Run(fmt.Sprintf("shard %d", shard), func(t *testing.T) {
 			t.Parallel()
 			for seed := 1 + shard; seed <= n; seed += shards {
-				v := sim.Run(seed, sim.Options{}).Violation
-				if why, ok := openSeeds[seed]; ok {
-					if v == nil {
-						t.Errorf("seed %d has no violation any more: remove it from openSeeds (%s)", seed, why)
-					}
-					continue
-				}
-				if v != nil {
+				if v := sim.Run(seed, sim.Options{}).Violation; v != nil {
 					t.Errorf("seed %d: %v\nreplay it with: scripts/soak --replay %d", seed, v, seed)
 				}
 			}
