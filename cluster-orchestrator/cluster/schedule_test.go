@@ -207,7 +207,9 @@ func TestManySchedulesOfATenantDelayNobodyElse(t *testing.T) {
 	w := newWorld(t, 1)
 	var all []wire.Assignment
 	for n := range 500 {
-		all = append(all, assignment(n, 1, nightly()))
+		a := assignment(n, 1, nightly())
+		a.Instance = api.InstanceID(strings.Replace(string(a.Instance), "acme/", fmt.Sprintf("acme/team%d/", n), 1)) // tenants below one
+		all = append(all, a)
 	}
 	other := assignment(0, 1, nightly())
 	other.Instance = "zeta/shop.prod.web.prod#0"

@@ -7,20 +7,24 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/runs"
 	"github.com/treeline-edge/treeline/internal/cron"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// runsPerPace bounds the runs of one tenant that are decided every paceEvery, so that a tenant with
-// thousands of schedules delays nobody else. Times that pass meanwhile count as missed.
-const runsPerPace = 20
+// runBound applies every paceEvery. Each tenant has at least one run in it.
+var runBound = fairshare.Declare(fairshare.Bound{
+	Resource: "runs of schedules that a cluster decides in half a second", Total: 200, Share: []int{20}, Per: "topmost tenant",
+	Beyond: "the run begins later; one that is later than its starting_deadline is missed",
+	Attack: "TestManySchedulesOfATenantDelayNobodyElse",
+})
 
 // schedules has the times at which scheduled instances are looked at, by the wall clock. The clock
 // may jump, so that they are compared with it in every step.
 type schedules struct {
 	at       step.Timers[api.InstanceID]
-	due      map[api.Tenant][]api.InstanceID // no longer in at
+	due      map[api.Tenant][]api.InstanceID // of topmost tenants; no longer in at
 	pacedAt  time.Time                       // when runs were last taken from due
 	answered bool                            // the root has answered a report of this process
 	since    time.Time                       // start of this process
@@ -70,15 +74,16 @@ func (m *Machine) RunsDue() {
 		if s.due == nil {
 			s.due = map[api.Tenant][]api.InstanceID{}
 		}
-		t := id.Tenant()
+		t := id.Tenant().Top()
 		s.due[t] = append(s.due[t], id)
 	}
 	key := effects.Key{Kind: effects.Run}
 	if len(s.due) > 0 && (s.pacedAt.IsZero() || m.fx.Now.Sub(s.pacedAt) >= paceEvery) {
 		s.pacedAt = m.fx.Now
+		share := max(1, min(runBound.Share[0], runBound.Total/len(s.due)))
 		for _, t := range step.Keys(s.due) {
 			ids := s.due[t]
-			n := min(runsPerPace, len(ids))
+			n := min(share, len(ids))
 			if s.due[t] = ids[n:]; n == len(ids) {
 				delete(s.due, t)
 			}
