@@ -37,7 +37,7 @@ const (
 )
 
 var turns = fairshare.Declare(fairshare.Bound{
-	Resource: "calls that wait for a CSI driver", Total: 1 << 12, Per: "tenant",
+	Resource: "calls that wait for a CSI driver", Total: 1 << 12, Per: "topmost tenant",
 	Beyond: "5 at once for each driver, 4 of one tenant, and tenants take turns; the newest of the tenant with most fails and is tried again",
 	Attack: "TestHangingDriverCostsOnlyItsOwnInstances",
 })

@@ -43,13 +43,13 @@ const (
 const Any = -1
 
 var coldBound = fairshare.Declare(fairshare.Bound{
-	Resource: "cold starts at the same time in a cluster", Total: 32, Share: []int{8}, Per: "tenant",
+	Resource: "cold starts at the same time in a cluster", Total: 32, Share: []int{8}, Per: "topmost tenant",
 	Beyond: "the packet waits until another start is over; the next start is that of the tenant with the fewest",
 	Attack: "TestColdStartsOfOneTenantLeaveTurnsForOthers",
 })
 
 var demandBound = fairshare.Declare(fairshare.Bound{
-	Resource: "services that wait for a cold start in a cluster", Total: 1024, Share: []int{128}, Per: "tenant",
+	Resource: "services that wait for a cold start in a cluster", Total: 1024, Share: []int{128}, Per: "topmost tenant",
 	Beyond: "the demand is dropped; the node repeats it while packets wait",
 	Attack: "TestDemandsOfOneTenantLeaveRoomForOthers",
 })
@@ -100,7 +100,7 @@ type Machine struct {
 	due      step.Timers[api.ServiceID]
 	queue    []api.ServiceID // services that wait for a cold start, in the order of their demands
 	waiting  *fairshare.Pool
-	cold     map[api.Tenant]int // cold starts by tenant
+	cold     map[api.Tenant]int // cold starts by topmost tenant
 	colds    int
 }
 
@@ -156,7 +156,7 @@ func (m *Machine) started(id api.InstanceID, in *instance) {
 	}
 	in.expects = false
 	m.colds--
-	if t := id.Tenant(); m.cold[t] > 1 {
+	if t := id.Tenant().Top(); m.cold[t] > 1 {
 		m.cold[t]--
 	} else {
 		delete(m.cold, t)
@@ -202,7 +202,7 @@ func (m *Machine) Demand(now time.Time, id api.ServiceID, number int) (known boo
 		return false
 	}
 	if s.place == nil {
-		p, err := m.waiting.Take(now, []string{string(id.Tenant())}, nil)
+		p, err := m.waiting.Take(now, []string{string(id.Tenant().Top())}, nil)
 		if err != nil {
 			return true
 		}
@@ -284,8 +284,8 @@ func (m *Machine) wakeDemanded(now time.Time) (out []Decision) {
 	for m.colds < coldBound.Total {
 		best := -1
 		for i, id := range m.queue {
-			n := m.cold[id.Tenant()]
-			if n < coldBound.Share[0] && (best < 0 || n < m.cold[m.queue[best].Tenant()]) {
+			n := m.cold[id.Tenant().Top()]
+			if n < coldBound.Share[0] && (best < 0 || n < m.cold[m.queue[best].Tenant().Top()]) {
 				best = i
 			}
 		}
@@ -304,7 +304,7 @@ func (m *Machine) wakeDemanded(now time.Time) (out []Decision) {
 			in.expects = true
 			m.due.SetEarlier(id, now.Add(period))
 			m.colds++
-			m.cold[id.Tenant()]++
+			m.cold[id.Tenant().Top()]++
 			out = append(out, d)
 		}
 		if delete(s.awaited, number); len(s.awaited) == 0 {

@@ -198,7 +198,7 @@ func TestADemandForANumberWakesThatInstance(t *testing.T) {
 func TestColdStartsOfOneTenantLeaveTurnsForOthers(t *testing.T) {
 	w := newWorld(t)
 	service := func(tenant string, n int) api.ServiceID {
-		return api.ServiceID(fmt.Sprintf("%s/a.n.s%d.n", tenant, n))
+		return api.ServiceID(fmt.Sprintf("%s/team%d/a.n.s%d.n", tenant, n, n)) // a tenant can create tenants below it
 	}
 	starting := map[api.Tenant]int{}
 	one := &api.Scale{Min: number(0), Max: 1}
@@ -213,8 +213,8 @@ func TestColdStartsOfOneTenantLeaveTurnsForOthers(t *testing.T) {
 	demand("acme", 1)
 	var first api.InstanceID
 	for _, d := range w.m.Decide(w.now) {
-		starting[d.Instance.Tenant()]++
-		if d.Instance.Tenant() == "hostile" {
+		starting[d.Instance.Tenant().Top()]++
+		if d.Instance.Tenant().Top() == "hostile" {
 			first = d.Instance
 		}
 	}
@@ -234,7 +234,7 @@ func TestColdStartsOfOneTenantLeaveTurnsForOthers(t *testing.T) {
 func TestDemandsOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	w := newWorld(t)
 	for n := range 20_000 {
-		id := api.ServiceID(fmt.Sprintf("hostile/a.n.s%d.n", n))
+		id := api.ServiceID(fmt.Sprintf("hostile/team%d/a.n.s%d.n", n, n))
 		w.m.Set(w.now, id.Instance(0), State{Scale: &api.Scale{Min: number(0), Max: 1}})
 		w.m.Demand(w.now, id, Any)
 	}
