@@ -17,8 +17,9 @@ import (
 	"github.com/treeline-edge/treeline/testbed/ociimage/image"
 )
 
-// TestVolumesInContainers runs containers with volumes on a real disk.
-func TestVolumesInContainers(t *testing.T) {
+// withVolumes opens a runtime that supports volumes and storage, and the volumes of its node.
+func withVolumes(t *testing.T) (*Runtime, *volume.Manager) {
+	t.Helper()
 	programtest.Need(t, "mkfs.ext4")
 	daemon, images := runtimetest.StartContainerd(t), t.TempDir()
 	err := image.WriteFile(filepath.Join(images, "hello.tar"), image.Image{Ref: hello, Binary: runtimetest.Program(t), User: "0:0"})
@@ -26,8 +27,8 @@ func TestVolumesInContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := openRuntime(t, testConfig(t, daemon, images))
-	if info, err := r.Info(t.Context()); err != nil || !info.Mounts {
-		t.Fatalf("info: got %+v, %v, want mounts", info, err)
+	if info, err := r.Info(t.Context()); err != nil || !info.Mounts || !info.Layers {
+		t.Fatalf("info: got %+v, %v, want mounts and layers", info, err)
 	}
 	dir := filepath.Join(t.TempDir(), "volumes")
 	t.Cleanup(func() {
@@ -39,13 +40,19 @@ func TestVolumesInContainers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return r, volumes
+}
+
+// TestVolumesInContainers runs containers with volumes on a real disk.
+func TestVolumesInContainers(t *testing.T) {
+	r, volumes := withVolumes(t)
 	var source string
 	// output runs an attempt of instance 0 with volumes under an epoch to its end.
 	output := func(epoch api.Epoch, readOnly bool, args ...string) string {
 		t.Helper()
 		w := newWorkload(0, args...)
 		w.Epoch = epoch
-		w.Mounts, err = volumes.Prepare(t.Context(), w.Key, []api.Volume{
+		mounts, err := volumes.Prepare(t.Context(), w.Key, []api.Volume{
 			{Name: "data", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 16, ReadOnly: readOnly},
 			{Name: "scratch", Type: api.VolumeEphemeral, MountPath: "/deep/er/scratch", SizeMB: 16},
 			{Name: "memory", Type: api.VolumeTmpfs, MountPath: "/memory", SizeMB: 4},
@@ -53,6 +60,7 @@ func TestVolumesInContainers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.Mounts = mounts
 		source = w.Mounts[0].Source
 		if err := r.Create(t.Context(), w); err != nil {
 			t.Fatal(err)
@@ -127,33 +135,16 @@ func TestMountsOfVolumes(t *testing.T) {
 
 // TestStorageOfContainersIsLimited writes more to a container's own files than its storage.
 func TestStorageOfContainersIsLimited(t *testing.T) {
-	programtest.Need(t, "mkfs.ext4")
-	daemon, images := runtimetest.StartContainerd(t), t.TempDir()
-	err := image.WriteFile(filepath.Join(images, "hello.tar"), image.Image{Ref: hello, Binary: runtimetest.Program(t), User: "0:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := openRuntime(t, testConfig(t, daemon, images))
-	if info, err := r.Info(t.Context()); err != nil || !info.Layers {
-		t.Fatalf("info: got %+v, %v, want layers", info, err)
-	}
-	dir := filepath.Join(t.TempDir(), "volumes")
-	t.Cleanup(func() {
-		if err := volume.Purge(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	volumes, err := volume.Open(t.Context(), dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, volumes := withVolumes(t)
 	for attempt, want := range []string{"wrote /file", "no space left on device", "wrote /file"} {
 		size := []string{"8", "17", "8"}[attempt]
 		w := newWorkload(0, "write", "/file", size)
 		w.Attempt = attempt
-		if w.Layer, err = volumes.Layer(t.Context(), w.Key, attempt, 16); err != nil {
+		layer, err := volumes.Layer(t.Context(), w.Key, attempt, 16)
+		if err != nil {
 			t.Fatal(err)
 		}
+		w.Layer = layer
 		if err := r.Create(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
