@@ -404,6 +404,7 @@ func TestTheImagesHealthcheckCountsIfItCanRun(t *testing.T) {
 func TestAFailedKillIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, nil)
+		synctest.Wait() // the watch of the runtime has begun: begun later, it would fail too
 		f.rt.mu.Lock()
 		f.rt.down = &runtime.Error{Reason: api.ReasonRuntimeDown, Err: api.ErrUnavailable}
 		f.rt.mu.Unlock()

@@ -59,28 +59,28 @@ func TestCSIVolumes(t *testing.T) {
 	check := func(t *testing.T, more ...string) (home string) {
 		t.Helper()
 		home = l.Workload(id).Node
-		var text []byte
-		for _, v := range storage.Volumes() {
-			b, _ := os.ReadFile(filepath.Join(storage.Data(v), "pages"))
-			if strings.Contains(string(b), string(id)+" ") {
-				text = b
+		lab.Within(t, 20*time.Second, "each start has its line in the journal, and only its node has mounts", func() error {
+			var text []byte
+			for _, v := range storage.Volumes() {
+				b, _ := os.ReadFile(filepath.Join(storage.Data(v), "pages"))
+				if strings.Contains(string(b), string(id)+" ") {
+					text = b
+				}
 			}
-		}
-		if n := strings.Count(string(text), string(id)+" "); n != starts {
-			t.Errorf("lines in the journal: got %d, want %d:\n%s", n, starts, text)
-		}
-		for name := range nodes {
-			want := 0
-			if slices.Contains(more, name) {
-				continue
+			if n := strings.Count(string(text), string(id)+" "); n != starts {
+				return fmt.Errorf("%d lines, want %d:\n%s", n, starts, text)
 			}
-			if name == home {
-				want = 2
+			for name := range nodes {
+				want := 0
+				if name == home {
+					want = 2
+				}
+				if m := mountsOf(name); len(m) != want && !slices.Contains(more, name) {
+					return fmt.Errorf("mounts on %s: %v, want %d", name, m, want)
+				}
 			}
-			if m := mountsOf(name); len(m) != want {
-				t.Errorf("mounts on %s: got %v, want %d", name, m, want)
-			}
-		}
+			return nil
+		})
 		if bad := storage.Violations(); len(bad) > 0 {
 			t.Errorf("violations: %v", bad)
 		}

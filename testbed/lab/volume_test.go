@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,13 +39,13 @@ func TestVolumesSurviveKill9(t *testing.T) {
 		if err != nil || len(found) != 1 {
 			t.Fatalf("journals in %s: got %v, %v, want one", volumes, found, err)
 		}
-		text, err := os.ReadFile(found[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(text), string(id)+" "); n != starts {
-			t.Errorf("lines in the journal: got %d, want %d:\n%s", n, starts, text)
-		}
+		lab.Within(t, 10*time.Second, "each start has its line in the journal", func() error {
+			text, err := os.ReadFile(found[0])
+			if n := strings.Count(string(text), string(id)+" "); err != nil || n != starts {
+				return fmt.Errorf("%d lines, %v, want %d:\n%s", n, err, starts, text)
+			}
+			return nil
+		})
 		if m := lab.MountsUnder(volumes); len(m) != 2 {
 			t.Errorf("mounts: got %v, want one for each volume", m)
 		}
