@@ -113,6 +113,9 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
 			log.Warn("volume ignored", "path", path, "err", err)
 			continue
 		}
+		if err := thawLeft(filepath.Join(path, mountDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			log.Warn("volume not thawed after a snapshot that was interrupted", "volume", v.id(), "err", err)
+		}
 		m.volumes[e.Name()] = v
 	}
 	if err := m.try(ctx); err != nil {
