@@ -3,9 +3,14 @@ package volume
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
+	"io"
+	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,6 +121,25 @@ func TestIncompleteSnapshotIsNotRestored(t *testing.T) {
 	release(t, m, at(2))
 }
 
+// forge returns an archive with a correct head and without an end.
+func forge(t *testing.T, all iter.Seq[tar.Header]) *bytes.Buffer {
+	t.Helper()
+	forged := &bytes.Buffer{}
+	w := tar.NewWriter(forged)
+	head := []byte(`{"version":1}`)
+	err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: headName, Size: int64(len(head))})
+	if err == nil {
+		_, err = w.Write(head)
+	}
+	for h := range all {
+		err = errors.Join(err, w.WriteHeader(&h))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return forged
+}
+
 // TestForgedSnapshotStaysInItsVolume: a tenant restores an archive that it made.
 func TestForgedSnapshotStaysInItsVolume(t *testing.T) {
 	root := newDir(t)
@@ -130,26 +154,11 @@ func TestForgedSnapshotStaysInItsVolume(t *testing.T) {
 		"a link above":     {{Typeflag: tar.TypeLink, Name: "files/up", Linkname: "files/../../../volume.json"}},
 		"a device":         {{Typeflag: tar.TypeBlock, Name: "files/disk", Devmajor: 7}},
 		"twice":            {file("files/a"), file("files/a")},
+		"a deep name":      {file("files/" + strings.Repeat("a/", maxDepth+1) + "a")},
+		"a long name":      {file("files/" + strings.Repeat("aaaaaaaaa/", maxName/10) + "a")},
 	} {
-		var forged bytes.Buffer
-		w, sum := tar.NewWriter(&forged), newChecksum()
-		head := []byte(`{"version":1}`)
-		h := tar.Header{Typeflag: tar.TypeReg, Name: headName, Size: int64(len(head))}
-		for _, err := range []error{w.WriteHeader(&h), func() error { _, err := w.Write(head); return err }()} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		sum.entry(&h)
-		for i := range all {
-			if err := w.WriteHeader(&all[i]); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.Restore(t.Context(), dataID, &forged); err == nil || strings.Contains(err.Error(), "not complete") {
+		forged := forge(t, slices.Values(all))
+		if err := m.Restore(t.Context(), dataID, forged); err == nil || strings.Contains(err.Error(), "not complete") {
 			t.Errorf("restore %s: got %v, want that the entry is refused", name, err)
 		}
 	}
@@ -173,4 +182,131 @@ func TestFrozenVolumeIsThawedAfterACrash(t *testing.T) {
 	}
 	put(t, dir, "a", "written") // would block while it is frozen
 	m.Sweep(nil)
+}
+
+// endless is an endless content of a file.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestSnapshotLargerThanItsVolumeIsRefused(t *testing.T) {
+	root := newDir(t)
+	m := open(t, root)
+	put(t, dataOf(t, m, 1), "a", "one")
+	release(t, m, at(1))
+	forged := forge(t, slices.Values([]tar.Header{{Typeflag: tar.TypeReg, Name: "files/bomb", Size: 1 << 40}}))
+	if err := m.Restore(t.Context(), dataID, io.MultiReader(forged, endless{})); !errors.Is(err, api.ErrFull) {
+		t.Errorf("restore a file of 1 TiB: got %v, want that it does not fit", err)
+	}
+	many := func(yield func(tar.Header) bool) {
+		for i := range 1 << 14 { // the volume has 2^12 inodes
+			if !yield(tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprintf("files/%d", i)}) {
+				return
+			}
+		}
+	}
+	if err := m.Restore(t.Context(), dataID, forge(t, many)); !errors.Is(err, api.ErrFull) {
+		t.Errorf("restore more files than the volume can have: got %v, want that they do not fit", err)
+	}
+	if left := entries(t, root); len(left) != 1 {
+		t.Errorf("left on disk: %v, want the volume", left)
+	}
+	want(t, dataOf(t, m, 2), "a", "one")
+	release(t, m, at(2))
+}
+
+func TestImportedVolumeHasTheFilesOfTheSnapshot(t *testing.T) {
+	source, target := open(t, newDir(t)), open(t, newDir(t))
+	put(t, dataOf(t, source, 1), "a", "one")
+	var kept bytes.Buffer
+	if err := source.Snapshot(t.Context(), dataID, &kept); err != nil {
+		t.Fatal(err)
+	}
+	release(t, source, at(1))
+	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes()[:2048])); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("import of a part: got %v, want that it is invalid", err)
+	}
+	if got := target.List(); len(got) > 0 {
+		t.Errorf("volumes after a failed import: got %+v, want none", got)
+	}
+	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if got := target.List(); len(got) != 1 || got[0] != (api.NodeVolume{ID: dataID, SizeMB: data.SizeMB, Epoch: 1}) {
+		t.Errorf("volumes after the import: got %+v", got)
+	}
+	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes())); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a second import: got %v, want a conflict", err)
+	}
+	want(t, dataOf(t, target, 2), "a", "one")
+	release(t, target, at(2))
+}
+
+// TestPlacementGetsItsVolumeDuringARestore: a restore whose sender is slow does not keep the instance from
+// starting, and then fails.
+func TestPlacementGetsItsVolumeDuringARestore(t *testing.T) {
+	m := open(t, newDir(t))
+	put(t, dataOf(t, m, 1), "a", "one")
+	var kept bytes.Buffer
+	if err := m.Snapshot(t.Context(), dataID, &kept); err != nil {
+		t.Fatal(err)
+	}
+	release(t, m, at(1))
+	from, to := io.Pipe()
+	restored := make(chan error, 1)
+	go func() {
+		err := m.Restore(t.Context(), dataID, from)
+		_ = from.CloseWithError(err)
+		restored <- err
+	}()
+	if _, err := to.Write(kept.Next(1024)); err != nil {
+		t.Fatal(err)
+	}
+	put(t, dataOf(t, m, 2), "a", "two")
+	if _, err := io.Copy(to, &kept); err != nil {
+		t.Fatal(err)
+	}
+	_ = to.Close()
+	if err := <-restored; !errors.Is(err, api.ErrConflict) {
+		t.Errorf("restore: got %v, want a conflict", err)
+	}
+	release(t, m, at(2))
+	want(t, dataOf(t, m, 3), "a", "two")
+	release(t, m, at(3))
+}
+
+// TestSnapshotsOfOneTenantLeaveRoomForOthers: a tenant does not read the snapshots that it requests.
+func TestSnapshotsOfOneTenantLeaveRoomForOthers(t *testing.T) {
+	m := open(t, newDir(t))
+	dataOf(t, m, 1)
+	release(t, m, at(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	begin := func() {
+		from, to := io.Pipe()
+		context.AfterFunc(ctx, func() { _ = from.CloseWithError(ctx.Err()) })
+		go func() { ended <- m.Snapshot(ctx, dataID, to) }()
+		if _, err := from.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin()
+	begin()
+	if err := m.Snapshot(t.Context(), dataID, io.Discard); !errors.Is(err, api.ErrTooMany) {
+		t.Errorf("a third snapshot at once: got %v, want too many", err)
+	}
+	other := api.InstanceID("other/shop.prod.db.v1#0").Volume("data")
+	if err := m.Snapshot(t.Context(), other, io.Discard); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a snapshot of another tenant: got %v, want that it is not refused for its number", err)
+	}
+	cancel()
+	for range 2 {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("a snapshot whose reader left: got %v, want that it ends", err)
+		}
+	}
+	if err := m.Snapshot(t.Context(), dataID, io.Discard); err != nil {
+		t.Errorf("a snapshot afterwards: %v", err)
+	}
 }

@@ -40,9 +40,10 @@ import (
 // Manager keeps the volumes in one directory. It is safe for concurrent use; callers do not overlap
 // calls for one placement.
 type Manager struct {
-	dir   string
-	types []string
-	log   *slog.Logger
+	dir    string
+	types  []string
+	log    *slog.Logger
+	copies *fairshare.Pool
 
 	mu      sync.Mutex         // guards the fields below and the records of volumes; not held during I/O
 	volumes map[string]*volume // by record.name
@@ -89,7 +90,10 @@ const (
 // Open opens the volumes in a directory, which it creates. It removes what an earlier process did not
 // complete, and tries out which types of volumes the machine supports.
 func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
-	m := &Manager{dir: dir, log: log, types: []string{api.VolumeTmpfs}, volumes: map[string]*volume{}, live: map[wire.Key]bool{}}
+	m := &Manager{
+		dir: dir, log: log, types: []string{api.VolumeTmpfs}, copies: fairshare.NewPool(copies, fairshare.Policy{Fixed: true}),
+		volumes: map[string]*volume{}, live: map[wire.Key]bool{},
+	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open volumes: %w", err)
 	}
@@ -113,7 +117,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
 			log.Warn("volume ignored", "path", path, "err", err)
 			continue
 		}
-		if err := thawLeft(filepath.Join(path, mountDir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := thawLeft(filepath.Join(path, mountDir)); err != nil {
 			log.Warn("volume not thawed after a snapshot that was interrupted", "volume", v.id(), "err", err)
 		}
 		m.volumes[e.Name()] = v
@@ -524,7 +528,8 @@ func Purge(dir string) error {
 		if e.Name() == triedFile {
 			continue
 		}
-		if err := remove(filepath.Join(dir, e.Name())); err != nil {
+		path := filepath.Join(dir, e.Name())
+		if err := errors.Join(thawLeft(filepath.Join(path, mountDir)), remove(path)); err != nil {
 			return fmt.Errorf("delete the volumes: %w", err)
 		}
 	}
