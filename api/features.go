@@ -16,6 +16,7 @@ const (
 	FeatureScale         = "scale"          // reports of the load of instances
 	FeatureDeadline      = "deadline"       // deadlines of one-shots
 	FeatureSchedule      = "schedule"       // schedules; the cluster has it, and reports it for its nodes
+	FeatureTurns         = "schedule_turns" // instances of a schedule that take turns; as FeatureSchedule
 )
 
 // featureTexts are the names of features for people.
@@ -31,6 +32,7 @@ var featureTexts = map[string]string{
 	FeatureScale:                     "reports of the load of instances, which scale needs",
 	FeatureDeadline:                  "deadlines",
 	FeatureSchedule:                  "schedules",
+	FeatureTurns:                     "schedules with overlap: allow or parallelism",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -76,6 +78,9 @@ func (m Microservice) Features() []string {
 	}
 	if m.Schedule != nil {
 		out = append(out, FeatureSchedule)
+	}
+	if m.Together() {
+		out = append(out, FeatureTurns)
 	}
 	slices.Sort(out)
 	return out

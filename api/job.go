@@ -11,6 +11,9 @@ type Schedule struct {
 	// StartingDeadline is how late a run may start, in seconds; 0 means DefaultStartingDeadline.
 	StartingDeadline int  `json:"starting_deadline,omitempty"`
 	Suspend          bool `json:"suspend,omitempty"` // no run starts
+	// RunsAtOnce is how many runs may be under way at the same time with OverlapAllow; 0 means
+	// DefaultRunsAtOnce.
+	RunsAtOnce int `json:"runs_at_once,omitempty"`
 }
 
 // Overlap is what happens at a scheduled time at which the instance's last run has not ended.
@@ -20,12 +23,15 @@ const (
 	OverlapForbid  Overlap = "forbid"  // the time is skipped
 	OverlapReplace Overlap = "replace" // the last run is stopped
 	OverlapWait    Overlap = "wait"    // the run starts when the last one has ended, within the starting deadline
+	OverlapAllow   Overlap = "allow"   // another instance of the lane takes the run; see Schedule.Lane
 )
 
 const (
 	DefaultStartingDeadline = 3600  // s
 	MaxStartingDeadline     = 86400 // s
 	MaxCron                 = 128   // bytes of an expression; package internal/cron reads it
+	DefaultRunsAtOnce       = 3
+	MaxRunsAtOnce           = 20
 	MaxDeadline             = 30 * 86400
 	MaxTimeToLive           = 365 * 86400
 )
@@ -36,6 +42,25 @@ func (s *Schedule) Within() time.Duration {
 		return DefaultStartingDeadline * time.Second
 	}
 	return time.Duration(s.StartingDeadline) * time.Second
+}
+
+// Lane returns how many instances take turns at the times of the schedule: instances 0 to Lane()-1 do,
+// the next Lane() as well, and so on. Each time is a run of one instance of each lane. It is 1 unless
+// runs may overlap.
+func (s *Schedule) Lane() int {
+	switch {
+	case s.Overlap != OverlapAllow:
+		return 1
+	case s.RunsAtOnce == 0:
+		return DefaultRunsAtOnce
+	}
+	return s.RunsAtOnce
+}
+
+// Together reports whether all instances of the service have to be in the same cluster, because they
+// decide together when each of them runs.
+func (m Microservice) Together() bool {
+	return m.Schedule != nil && (m.Parallelism > 0 || m.Schedule.Lane() > 1)
 }
 
 // RunResult is the result of a run of a schedule.
@@ -82,12 +107,12 @@ func jobFields() []Field {
 		{
 			Pointer: servicePath + "/completions", Type: IntegerField, Max: MaxReplicas, Default: "`replicas`",
 			Doc:  "The number of instances of a `one_shot` that have to complete: another name of `replicas`, as in a Kubernetes Job. With `schedule`: of each run (Treeline's own).",
-			Rule: "only with `one_shot`; the same as `replicas` if both are given",
+			Rule: "only with `one_shot`; the same as `replicas` if both are given, and with `overlap: allow`, `replicas` divided by `runs_at_once`",
 		},
 		{
 			Pointer: servicePath + "/parallelism", Type: IntegerField, Max: MaxReplicas, Default: "0",
-			Doc:  "The maximum number of instances of a `one_shot` that exist at the same time without having ended. 0: all (Treeline's own).",
-			Rule: "only with `one_shot`, not with `schedule`",
+			Doc:  "The maximum number of instances of a `one_shot` that exist at the same time without having ended. With `schedule`: that run at the same time; the others of a run take their turns, and all instances are in one cluster. 0: all (Treeline's own).",
+			Rule: "only with `one_shot`",
 		},
 		{
 			Pointer: schedulePath, Type: ObjectField,
@@ -104,8 +129,13 @@ func jobFields() []Field {
 			Doc: "The time zone of `cron`, `Europe/Berlin`.", Rule: "an IANA time zone",
 		},
 		{
-			Pointer: schedulePath + "/overlap", Type: StringField, Enum: []string{"", string(OverlapForbid), string(OverlapReplace), string(OverlapWait)}, Default: "`forbid`",
-			Doc: "What happens at a time at which the instance's last run has not ended. `forbid`: the time is skipped. `replace`: the last run is stopped. `wait`: the run starts when the last one has ended.",
+			Pointer: schedulePath + "/overlap", Type: StringField, Enum: []string{"", string(OverlapForbid), string(OverlapReplace), string(OverlapWait), string(OverlapAllow)}, Default: "`forbid`",
+			Doc: "What happens at a time at which the last run has not ended. `forbid`: the time is skipped. `replace`: the last run is stopped. `wait`: the run starts when the last one has ended. `allow`: the run starts beside it, on another instance of the service; all instances are in one cluster.",
+		},
+		{
+			Pointer: schedulePath + "/runs_at_once", Type: IntegerField, Max: MaxRunsAtOnce, Default: itoa(DefaultRunsAtOnce),
+			Doc:  "How many runs may be under way at the same time with `overlap: allow`; a time beyond is skipped. The service has this number of instances for each of its `completions`, which are dormant between runs. 0 means the default.",
+			Rule: "only with `overlap: allow`; 0 or at least 2; times `completions` at most " + itoa(MaxReplicas),
 		},
 		{
 			Pointer: schedulePath + "/starting_deadline", Type: IntegerField, Unit: "s", Max: MaxStartingDeadline, Default: itoa(DefaultStartingDeadline),
@@ -126,20 +156,41 @@ func jobRule(c checker, at string, v *value) {
 		}
 		if !v.get("one_shot").truth {
 			c.fault(at+"/"+name, "add one_shot: true, or leave "+name+" out", "%s applies to a one_shot", name)
-		} else if (name == "time_to_live" || name == "parallelism") && given(v.get("schedule")) {
-			why := map[string]string{
-				"time_to_live": "a schedule never ends", "parallelism": "each instance follows the schedule by itself",
-			}[name]
-			c.fault(at+"/"+name, "leave "+name+" or schedule out", "%s cannot be combined with schedule: %s", name, why)
+		} else if name == "time_to_live" && given(v.get("schedule")) {
+			c.fault(at+"/"+name, "leave "+name+" or schedule out", "%s cannot be combined with schedule: a schedule never ends", name)
 		}
 	}
-	if n, replicas := v.get("completions"), v.get("replicas"); given(n) && replicas.kind == NumberField && replicas.text != n.text {
+	lane := laneRule(c, at, v)
+	if n, replicas := v.get("completions"), v.get("replicas"); lane == 1 && given(n) && replicas.kind == NumberField && replicas.text != n.text {
 		c.fault(at+"/completions", "leave one of them out", "completions is %s and replicas is %s, but they mean the same", n.text, replicas.text)
 	}
 	if given(v.get("schedule")) && v.get("on_disconnect").text == string(KeepRunning) {
 		c.fault(at+"/on_disconnect", "leave on_disconnect out",
 			"a scheduled service cannot keep running on a node without its cluster: a run could run twice")
 	}
+}
+
+// laneRule checks the fields of overlapping runs, and returns how many instances take turns.
+func laneRule(c checker, at string, v *value) int {
+	s := v.get("schedule")
+	n := whole(s.get("runs_at_once"), 0)
+	if s.get("overlap").text != string(OverlapAllow) {
+		if n > 0 {
+			c.fault(at+"/schedule/runs_at_once", "add overlap: allow, or leave runs_at_once out", "runs_at_once is %d, but runs do not overlap", n)
+		}
+		return 1
+	}
+	if n == 1 {
+		c.fault(at+"/schedule/runs_at_once", "at least 2, or overlap: forbid", "runs_at_once is 1, but overlap is allow")
+	}
+	lane := (&Schedule{Overlap: OverlapAllow, RunsAtOnce: n}).Lane()
+	all := lane * max(1, whole(v.get("completions"), 1))
+	if all > MaxReplicas {
+		c.fault(at+"/completions", "fewer completions or runs_at_once", "completions times runs_at_once is %d, more than %d", all, MaxReplicas)
+	} else if r := whole(v.get("replicas"), all); r != all {
+		c.fault(at+"/replicas", "leave replicas out", "replicas is %d; with overlap: allow it is completions times runs_at_once, %d", r, all)
+	}
+	return lane
 }
 
 func given(v *value) bool { return v.kind == ObjectField || !neutral(v) }

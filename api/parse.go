@@ -91,16 +91,11 @@ func (m *Microservice) complete() {
 	if m.OneShot && m.TimeToLive > 0 && m.Replicas == nil {
 		m.Completions = max(1, m.Completions) // so that applying it again runs it again
 	}
-	if m.Completions > 0 {
-		m.Replicas = &m.Completions
-	}
-	if m.Schedule != nil {
-		m.Exclusive = true // a run must not be under way twice
-	}
-	if m.OneShot && m.TimeToLive > 0 && m.Replicas == nil {
-		m.Completions = max(1, m.Completions) // so that applying it again runs it again
-	}
-	if m.Completions > 0 {
+	if m.Schedule != nil && m.Schedule.Lane() > 1 {
+		m.Completions = max(1, m.Completions)
+		all := m.Completions * m.Schedule.Lane()
+		m.Replicas = &all
+	} else if m.Completions > 0 {
 		m.Replicas = &m.Completions
 	}
 	for i := range m.Constraints {

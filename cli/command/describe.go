@@ -204,6 +204,9 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		if s.TimeZone != "" {
 			zone = " (" + s.TimeZone + ")"
 		}
+		if n := s.Lane(); n > 1 {
+			zone += fmt.Sprintf(", up to %d runs at once", n)
+		}
 		d.line("Schedule", "%s%s", output.NextRuns(s.Cron, cron.Next(s, d.Now(), 3)), zone)
 	}
 	var properties []string

@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, volumes, clusters, nodes, configs or secrets"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, clusters, nodes, configs or secrets"}
 	for _, k := range []struct {
 		use     string
 		aliases []string
@@ -41,7 +41,7 @@ func (c *cli) getCmd() *cobra.Command {
 		c.outputFlags(cmd)
 		group.AddCommand(cmd)
 	}
-	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd())
+	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getRunsCmd())
 	group.AddCommand(c.getValuesCmds()...)
 	return group
 }
@@ -190,4 +190,29 @@ func (c *cli) nodes(ctx context.Context, a *client.Client, cluster api.ClusterID
 	}
 	wg.Wait()
 	return slices.Concat(nodes...), errors.Join(errs...)
+}
+
+func (c *cli) getRunsCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "runs APP|SERVICE|INSTANCE", Aliases: []string{"run"}, Short: "Show the last runs of scheduled services", Args: cobra.ExactArgs(1),
+		ValidArgsFunction: c.complete("services"),
+		Long: fmt.Sprintf(`Show the last runs of scheduled services, the newest last. The cluster of an instance
+keeps its last %d runs, including the present one.`, api.MaxRuns),
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			found, err := c.findInstances(ctx, a, args[0])
+			if err != nil {
+				return err
+			}
+			var all []output.InstanceRun
+			for _, in := range found {
+				for _, r := range in.Runs {
+					all = append(all, output.InstanceRun{Instance: in.ID, Run: r})
+				}
+			}
+			slices.SortStableFunc(all, func(a, b output.InstanceRun) int { return a.At.Compare(b.At) })
+			return list(c, p, output.InstanceRuns, all, 0)
+		}),
+	}
+	c.unnamedFlags(cmd)
+	return cmd
 }

@@ -48,6 +48,7 @@ var named = []struct {
 	{"describe secret db", []string{"delete secret NAME --yes"}},
 	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
+	{"get runs shop/web", nil},
 	{"events", nil},
 	{"version", nil},
 	{"net status n1", nil},

@@ -145,6 +145,31 @@ var Runs = Table[api.Run]{
 	},
 }
 
+// InstanceRun is a run with its instance.
+type InstanceRun struct {
+	Instance api.InstanceID `json:"instance"`
+	api.Run
+}
+
+// InstanceRuns has the runs of several instances.
+var InstanceRuns = Table[InstanceRun]{
+	Kind:    "runs",
+	Name:    func(r InstanceRun) string { return string(r.Instance) + "@" + Runs.Name(r.Run) },
+	Columns: instanceRunColumns(),
+}
+
+func instanceRunColumns() []Column[InstanceRun] {
+	all := []Column[InstanceRun]{{Header: "INSTANCE", Cell: func(p Printer, r InstanceRun) string { return p.Short(string(r.Instance)) }}}
+	for _, col := range Runs.Columns {
+		x := Column[InstanceRun]{Header: col.Header, Wide: col.Wide, Cell: func(p Printer, r InstanceRun) string { return col.Cell(p, r.Run) }}
+		if col.Style != nil {
+			x.Style = func(r InstanceRun) Style { return col.Style(r.Run) }
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
 func runStyle(r api.Run) Style {
 	switch r.Result {
 	case api.RunCompleted:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -225,5 +226,141 @@ func TestManySchedulesOfATenantDelayNobodyElse(t *testing.T) {
 	}
 	if in, _ := w.c.Instance(other.Instance); in.State == api.Dormant || begun > 100 {
 		t.Errorf("the other tenant's instance is %s, and %d runs began at once", in.State, begun)
+	}
+}
+
+// states counts the instances of the service by state.
+func (w *world) states() map[api.State]int {
+	out := map[api.State]int{}
+	for _, in := range w.c.Instances() {
+		out[in.State]++
+	}
+	return out
+}
+
+func TestRunsOverlapOnOtherInstancesOfTheirLane(t *testing.T) {
+	w := newWorld(t, 2)
+	var all []wire.Assignment
+	for n := range 6 {
+		all = append(all, assignment(n, 1, nightly(func(s *api.Schedule) { s.Overlap, s.RunsAtOnce = api.OverlapAllow, 3 })))
+	}
+	w.wants(all...)
+	for run := 1; run <= 3; run++ {
+		w.until(time.Duration(10*run)*time.Minute + 10*time.Second)
+		if n := w.states()[api.Running]; n != 2*run {
+			t.Fatalf("%d instances run after %d times, want 2 for each", n, run)
+		}
+		w.restart()
+		w.ack()
+	}
+	w.until(40*time.Minute + 10*time.Second)
+	if n := w.states()[api.Running]; n != 6 {
+		t.Fatalf("%d instances run, want the 6 that exist", n)
+	}
+	w.exits(4)
+	w.until(50*time.Minute + 10*time.Second)
+	for n, want := range map[int]string{
+		0: "40m0s skipped, 50m0s skipped, 10m0s running", 1: "20m0s running", 2: "30m0s running",
+		3: "40m0s skipped, 10m0s running", 4: "20m0s completed, 50m0s running", 5: "30m0s running",
+	} {
+		if got := w.runs(n); got != want {
+			t.Errorf("instance %d: %s, want %s", n, got, want)
+		}
+	}
+	w.checkBooks()
+}
+
+// A crash may lose what other instances of a lane recorded about a time that one has taken.
+func TestALaneTakesNoTimeTwiceAfterACrash(t *testing.T) {
+	w := newWorld(t, 1)
+	lane := func(n int) wire.Assignment {
+		return assignment(n, 1, nightly(func(s *api.Schedule) { s.Overlap, s.RunsAtOnce = api.OverlapAllow, 2 }))
+	}
+	w.wants(lane(0), lane(1))
+	w.until(9 * time.Minute)
+	key := placement.KindInstance + "\x00" + string(web.Instance(1))
+	older := w.disk[key]
+	w.until(11 * time.Minute)
+	w.disk[key] = older
+	w.restart()
+	w.ack()
+	w.until(12 * time.Minute)
+	if a, b := w.runs(0), w.runs(1); a != "10m0s running" || b != "" {
+		t.Fatalf("runs: %q and %q", a, b)
+	}
+	w.drops(web.Instance(0)) // the one that has taken it
+	w.until(19 * time.Minute)
+	if in := w.at(1); in.State != api.Dormant || w.runs(1) != "" {
+		t.Errorf("the other is %s, runs: %s", in.State, w.runs(1))
+	}
+	w.until(20*time.Minute + 10*time.Second)
+	if got := w.runs(1); got != "20m0s running" {
+		t.Errorf("at the next time: %s", got)
+	}
+}
+
+func TestRunsOfAScheduleTakeTurns(t *testing.T) {
+	w := newWorld(t, 1)
+	job := func(n int) wire.Assignment {
+		m := nightly()
+		m.Parallelism = 2
+		return assignment(n, 1, m)
+	}
+	w.wants(job(0), job(1), job(2), job(3), job(4))
+	w.until(10*time.Minute + 10*time.Second)
+	if got := w.states(); got[api.Running] != 2 || got[api.Dormant] != 3 {
+		t.Fatalf("at the time %v, want 2 running", got)
+	}
+	if in := w.at(4); !strings.Contains(in.Detail, "waits for its turn") || w.runs(4) != "10m0s waiting" {
+		t.Errorf("instance 4: %s, runs: %s", in.Detail, w.runs(4))
+	}
+	w.until(17 * time.Minute) // beyond the starting deadline: the run has begun
+	w.exits(1)
+	w.restart()
+	w.ack()
+	w.until(18 * time.Minute)
+	if got := w.runs(2); got != "10m0s running" || w.states()[api.Running] != 2 {
+		t.Fatalf("when one has ended, instance 2 has %s, and %v", got, w.states())
+	}
+	w.drops(web.Instance(0)) // it runs
+	w.until(18*time.Minute + 30*time.Second)
+	if got := w.runs(3); got != "10m0s running" || w.runs(4) != "10m0s waiting" {
+		t.Fatalf("when one was removed, instance 3 has %s, instance 4 %s", got, w.runs(4))
+	}
+	w.until(21 * time.Minute)
+	for n, want := range map[int]string{
+		1: "10m0s completed, 20m0s waiting", 2: "20m0s skipped, 10m0s running", 3: "20m0s skipped, 10m0s running", 4: "20m0s skipped, 10m0s waiting",
+	} {
+		if got := w.runs(n); got != want {
+			t.Errorf("instance %d: %s, want %s", n, got, want)
+		}
+	}
+	w.exits(2)
+	w.exits(3)
+	w.until(22 * time.Minute)
+	w.exits(4)
+	w.exits(1)
+	w.until(23 * time.Minute)
+	if got := w.states(); got[api.Dormant] != 4 || w.runs(1) != "10m0s completed, 20m0s completed" {
+		t.Errorf("at the end %v, instance 1: %s", got, w.runs(1))
+	}
+	w.checkBooks()
+}
+
+// The turn of an instance that finds no room passes on when it is given up.
+func TestATurnWithoutRoomPassesOn(t *testing.T) {
+	w := newWorld(t, 1)
+	big, small := nightly(), nightly()
+	big.Parallelism, small.Parallelism, big.VCPUs = 1, 1, 1000
+	wide := assignment(0, 1, big)
+	wide.SpecRev = 2
+	w.wants(wide, assignment(1, 1, small))
+	w.until(14 * time.Minute)
+	if a, b := w.runs(0), w.runs(1); a != "10m0s waiting" || b != "10m0s waiting" {
+		t.Fatalf("runs: %s and %s", a, b)
+	}
+	w.until(16 * time.Minute)
+	if a, b := w.at(0).Runs, w.runs(1); a[0].Result != api.RunMissed || !strings.Contains(a[0].Detail, "vcpus") || b != "10m0s running" {
+		t.Errorf("runs: %+v and %s", a, b)
 	}
 }

@@ -123,3 +123,52 @@ func TestAnEarlierClusterGetsNoSchedule(t *testing.T) {
 		t.Errorf("it is on %s", in.Cluster)
 	}
 }
+
+// Instances of a schedule that take turns are in one cluster, also after an SLA that makes them do so.
+func TestInstancesThatTakeTurnsAreInOneCluster(t *testing.T) {
+	w := newWorld(t, "a", "b", "old")
+	for _, id := range []api.ClusterID{"a", "b"} {
+		w.twins[id].features = []string{api.FeatureSchedule, api.FeatureTurns}
+	}
+	w.twins["old"].features = []string{api.FeatureSchedule}
+	w.settle()
+	where := func() map[api.ClusterID]int {
+		out := map[api.ClusterID]int{}
+		for _, in := range w.c.Instances("acme") {
+			out[in.Cluster]++
+		}
+		return out
+	}
+	w.apply(6, func(m *api.Microservice) {
+		m.OneShot, m.Exclusive, m.Schedule = true, true, &api.Schedule{Cron: "@daily"}
+	})
+	w.settle()
+	if got := where(); len(got) < 2 {
+		t.Fatalf("by themselves they are in %v, want them spread", got)
+	}
+	for name, change := range map[string]func(*api.Microservice){
+		"parallelism": func(m *api.Microservice) { m.Parallelism = 2 },
+		"overlap":     func(m *api.Microservice) { m.Schedule.Overlap = api.OverlapAllow },
+	} {
+		w.apply(6, func(m *api.Microservice) {
+			m.OneShot, m.Exclusive, m.Schedule = true, true, &api.Schedule{Cron: "@daily"}
+			change(m)
+		})
+		w.settle()
+		w.restart()
+		w.settle()
+		if got := where(); len(got) != 1 || got["a"]+got["b"] != 6 {
+			t.Errorf("%s: they are in %v, want all in a or b", name, got)
+		}
+	}
+	home := w.c.Instances("acme")[0].Cluster
+	w.apply(8, func(m *api.Microservice) {
+		m.OneShot, m.Exclusive, m.Schedule, m.Parallelism = true, true, &api.Schedule{Cron: "@daily"}, 2
+		m.Constraints = []api.Constraint{{Type: "clusters", Allowed: []string{map[api.ClusterID]string{"a": "b", "b": "a"}[home]}}}
+	})
+	w.settle()
+	if got := where(); len(got) != 1 || got[home] > 0 {
+		t.Errorf("an SLA that names the other cluster than %s leaves them in %v", home, got)
+	}
+	w.checkBooks()
+}

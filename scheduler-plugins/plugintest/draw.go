@@ -82,6 +82,9 @@ func Requests() *rapid.Generator[sched.Request] {
 		if oneIn(t, 8, "has a volume with a topology") {
 			req.VolumeKeys, req.VolumeIn = "zone=a", subset(ids, 4).Draw(t, "volume in")
 		}
+		if oneIn(t, 8, "takes turns") {
+			req.TogetherAt = rapid.SampledFrom(ids).Draw(t, "together at")
+		}
 		for _, kind := range mostlyNil(subset(kinds, 2)).Draw(t, "devices") {
 			req.Devices = append(req.Devices, api.Device{Name: kind, Count: rapid.IntRange(1, 2).Draw(t, "count")})
 		}

@@ -19,7 +19,7 @@ func Fits(req *sched.Request, c sched.Candidate) bool {
 	if c.Level == sched.Clusters {
 		only = req.Clusters
 	}
-	if c.Out != "" || slices.Contains(req.Avoid, c.ID) || !among(only, c.ID) || req.VolumeAt != "" && req.VolumeAt != c.ID || req.VolumeKeys != "" && !slices.Contains(req.VolumeIn, c.ID) || !fitsDomains(req, c) {
+	if c.Out != "" || slices.Contains(req.Avoid, c.ID) || !among(only, c.ID) || req.VolumeAt != "" && req.VolumeAt != c.ID || req.TogetherAt != "" && req.TogetherAt != c.ID || req.VolumeKeys != "" && !slices.Contains(req.VolumeIn, c.ID) || !fitsDomains(req, c) {
 		return false
 	}
 	if c.Level == sched.Nodes && (!fitsLabels(req, c) || !nodeFitsPlace(req, c)) || c.Level == sched.Clusters && !clusterFitsPlace(req, c) {

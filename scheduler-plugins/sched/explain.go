@@ -69,7 +69,7 @@ func Explain(res Result) api.Explanation {
 // Redact removes the candidates' names and labels from an explanation, for the tier above or
 // a user who may not see them.
 func Redact(ex api.Explanation) api.Explanation {
-	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels, ConstraintVolume}
+	private := []string{ConstraintNode, ConstraintCluster, ConstraintLabels, ConstraintVolume, ConstraintTogether}
 	ex.Candidates = nil
 	ex.Causes = slices.Clone(ex.Causes)
 	for i := range ex.Causes {
@@ -102,7 +102,7 @@ func detail(r *api.Rejection) string {
 		return ""
 	case r.Constraint == ConstraintTrust:
 		return "not " + r.Need // Have names the clusters' owners, which not every reader may see
-	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid || r.Constraint == ConstraintVolume:
+	case r.Constraint == ConstraintOut || r.Constraint == ConstraintAvoid || r.Constraint == ConstraintVolume || r.Constraint == ConstraintTogether:
 		return r.Have
 	case r.Constraint == ConstraintGeo || r.Constraint == ConstraintLatency:
 		if r.Short != "" {

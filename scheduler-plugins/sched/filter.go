@@ -20,6 +20,7 @@ const (
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
 	ConstraintVolume         = "volume"         // the instance's volumes are elsewhere
+	ConstraintTogether       = "together"       // the instances that it takes turns with are in another cluster
 	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match
@@ -54,6 +55,7 @@ const (
 	avoidStage
 	directStage
 	volumeStage
+	togetherStage
 	privilegedStage
 	virtualizationStage
 	archStage
@@ -84,6 +86,7 @@ var constraintsOf = [fit][]string{
 	avoidStage:          {ConstraintAvoid},
 	directStage:         {ConstraintCluster, ConstraintNode},
 	volumeStage:         {ConstraintVolume},
+	togetherStage:       {ConstraintTogether},
 	privilegedStage:     {ConstraintPrivileged},
 	virtualizationStage: {ConstraintVirtualization},
 	archStage:           {ConstraintArch},
@@ -119,6 +122,8 @@ func (q *query) stageOf(c *Candidate) stage {
 		return directStage
 	case q.VolumeAt != "" && q.VolumeAt != c.ID, q.VolumeKeys != "" && !slices.Contains(q.VolumeIn, c.ID):
 		return volumeStage
+	case q.TogetherAt != "" && q.TogetherAt != c.ID:
+		return togetherStage
 	}
 	// The candidate reaches the furthest stage that one of its slots reaches.
 	reached := privilegedStage

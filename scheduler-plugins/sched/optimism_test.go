@@ -33,7 +33,7 @@ func TestClustersThatMayHoldItPass(t *testing.T) {
 		tried++
 		whole := cluster(nodes, grid, coarse)
 		at := req
-		at.Domains, at.Avoid, at.VolumeAt, at.VolumeIn, at.VolumeKeys = nil, nil, "", nil, "" // these name nodes
+		at.Domains, at.Avoid, at.VolumeAt, at.VolumeIn, at.VolumeKeys, at.TogetherAt = nil, nil, "", nil, "", "" // these name nodes
 		if res := sched.Place(&at, []sched.Candidate{whole}, rom.Plugin{}, 1); len(res.Ranked) == 0 {
 			t.Fatalf("a node of it fits, and it is ruled out: %+v", res.Rejected)
 		}

@@ -40,6 +40,10 @@ type Request struct {
 	VolumeIn   []string `json:"volume_in,omitempty"`
 	VolumeKeys string   `json:"volume_keys,omitempty"`
 
+	// TogetherAt is the cluster that has the other instances of the service, with which this one takes
+	// turns; empty: any.
+	TogetherAt string `json:"together_at,omitempty"`
+
 	// Convergence is how long a scheduler may search. Then the best result so far is used.
 	Convergence time.Duration `json:"convergence,omitempty"`
 

@@ -1,6 +1,9 @@
 package sched
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // search finds the best candidate of a table.
 type search struct {
@@ -40,8 +43,8 @@ func (s *search) run() {
 	s.labelled = len(q.Labels) > 0
 	s.lastRow.capacityCPU = math.NaN() // equal to no row
 	s.facts = Facts{req: q.Request, Rest: 1, Margin: 1, Fresh: 1, Bounded: s.boundsDistance}
-	if q.VolumeAt != "" {
-		if i, ok := t.at[q.VolumeAt]; ok {
+	if only := cmp.Or(q.VolumeAt, q.TogetherAt); only != "" {
+		if i, ok := t.at[only]; ok && (q.TogetherAt == "" || q.TogetherAt == only) {
 			s.evaluate(i)
 		}
 		return

@@ -136,7 +136,13 @@ func (p *person) newService(name string) promised {
 		m.Exclusive, m.OnDisconnect, m.MaxAttempts = true, "", 1+w.chance.IntN(2) // as the parser does
 		m.Schedule = &api.Schedule{
 			Cron: []string{"* * * * *", "*/3 * * * *"}[w.chance.IntN(2)], StartingDeadline: 10 + w.chance.IntN(300),
-			Overlap: []api.Overlap{"", api.OverlapReplace, api.OverlapWait}[w.chance.IntN(3)], Suspend: pick(8),
+			Overlap: []api.Overlap{"", api.OverlapReplace, api.OverlapWait, api.OverlapAllow}[w.chance.IntN(4)], Suspend: pick(8),
+		}
+		if m.Schedule.Overlap == api.OverlapAllow {
+			m.Schedule.RunsAtOnce = 2
+		}
+		if pick(3) {
+			m.Parallelism = 1 + w.chance.IntN(2)
 		}
 	}
 	m = w.opts.scales(w.opts.checks(w.opts.Only.plain(m)))

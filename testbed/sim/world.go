@@ -85,6 +85,7 @@ type World struct {
 
 	running   map[api.InstanceID][]*running
 	runs      map[scheduled]bool           // that have ended
+	takers    map[scheduled]api.InstanceID // that have begun, with their instances
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown
 	moves     moves
 	strained  bool // a violation was reported since the calm began

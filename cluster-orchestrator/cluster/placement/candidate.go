@@ -56,11 +56,12 @@ func (n *node) candidate(out string, left account.Left) sched.Candidate {
 
 // withOwn adds to the features of a node those that the cluster provides on every node.
 func withOwn(features []string) []string {
-	at, has := slices.BinarySearch(features, api.FeatureSchedule)
-	if has {
-		return features
+	for _, f := range []string{api.FeatureSchedule, api.FeatureTurns} {
+		if at, has := slices.BinarySearch(features, f); !has {
+			features = slices.Insert(slices.Clone(features), at, f)
+		}
 	}
-	return slices.Insert(slices.Clone(features), at, api.FeatureSchedule)
+	return features
 }
 
 // without returns the node's candidate as if an instance were not on it.

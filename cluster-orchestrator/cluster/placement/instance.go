@@ -279,6 +279,7 @@ func (m *Machine) finish(in *instance) {
 		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
 	}
 	m.schedules.at.Clear(id)
+	m.noteTurn(in, true)
 	delete(m.instances, id)
 	delete(m.aboveShare, id)
 	if m.relations.Remove(id) {
@@ -327,6 +328,7 @@ func (m *Machine) toggleDesired(in *instance) {
 // noteChanged records for the network that an instance may have changed, on any node.
 func (m *Machine) noteChanged(in *instance) {
 	m.changes.Instances[in.id()] = true
+	m.noteTurn(in, false)
 	if in.Node != "" {
 		m.changes.Places[routes.Place{Node: in.Node, Instance: in.id()}] = true
 	}

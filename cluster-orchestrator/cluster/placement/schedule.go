@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -28,6 +29,7 @@ type schedules struct {
 	pacedAt  time.Time                       // when runs were last taken from due
 	answered bool                            // the root has answered a report of this process
 	since    time.Time                       // start of this process
+	turns    map[api.ServiceID]*turns
 }
 
 // startSchedules begins a process. The store may be an older copy, so that times before the start are
@@ -104,38 +106,43 @@ func (m *Machine) RunsDue() {
 	}
 }
 
-func (m *Machine) decideRun(in *instance) {
+// stepRun takes the next step of the instance's runs, and carries out what it decides.
+func (m *Machine) stepRun(in *instance, next func(time.Time) time.Time) {
 	sched := in.Desired.Spec.Schedule
-	if in.Runs == nil || in.cron == nil || sched == nil || in.Leaving || in.Withdrawn {
+	if in.cron == nil || in.Leaving || in.Withdrawn {
 		return
 	}
-	s := runs.Schedule{Next: in.cron.Next, Overlap: sched.Overlap, Within: sched.Within(), Suspend: sched.Suspend}
+	s := runs.Schedule{Next: next, Overlap: sched.Overlap, Within: sched.Within(), Suspend: sched.Suspend, Queued: in.queued()}
 	if !m.schedules.answered {
 		s.Hold = m.schedules.since
 	}
-	act, next, changed := in.Runs.Step(s, m.fx.Wall)
-	if !next.IsZero() {
-		m.schedules.at.Set(in.id(), next)
+	if in.why != nil {
+		s.Why = summary(*in.why)
 	}
-	switch act {
-	case runs.Restart:
+	act, at, changed := in.Runs.Step(s, m.fx.Wall)
+	if !at.IsZero() {
+		m.schedules.at.SetEarlier(in.id(), at)
+	}
+	if act == runs.Restart {
 		m.sleep(in, api.ReasonScheduled, "")
-		m.wakeRun(in)
-	case runs.Start:
-		m.wakeRun(in)
-	case runs.GiveUp:
+	}
+	switch {
+	case act == runs.GiveUp && !in.dormant():
 		m.sleep(in, api.ReasonScheduled, m.nextRun(in))
-	default:
-		if changed {
-			m.changed(in)
-		}
+	case in.queued() && m.hasTurn(in):
+		in.Runs.Turn = m.fx.Wall
+		m.Wake(in.id(), "the run of "+in.Runs.Current.At.Format(time.RFC3339)+" is due")
+	case in.queued():
+		n := in.Desired.Spec.Parallelism
+		in.Detail = fmt.Sprintf("the run of %s waits for its turn: %d instances of the service run, the most that parallelism allows", in.Runs.Current.At.Format(time.RFC3339), n)
+		m.changed(in)
+	case act == runs.GiveUp:
+		in.Detail = m.nextRun(in)
+		m.changed(in)
+	case changed:
+		m.changed(in)
 	}
-}
-
-func (m *Machine) wakeRun(in *instance) {
-	if !m.Wake(in.id(), "the run of "+in.Runs.Current.At.Format(time.RFC3339)+" is due") {
-		m.changed(in) // it waits for a node, for a run that was given up
-	}
+	m.nextTurn(in.id().Service())
 }
 
 // nextRun describes the next run for people.

@@ -127,7 +127,7 @@ func (m *Machine) Missing(id api.ServiceID) (out []api.InstanceID) {
 		return nil
 	}
 	missing := s.wanted() - len(s.live())
-	if s.spec != nil && s.spec.Parallelism > 0 {
+	if s.spec != nil && s.spec.Parallelism > 0 && s.spec.Schedule == nil { // instances of a schedule take turns in their cluster
 		missing = min(missing, s.spec.Parallelism-s.underWay())
 	}
 	for n := 0; len(out) < missing; n++ {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -67,6 +68,14 @@ func (m *Machine) baseRequest(in Instance) sched.Request {
 	if in.VolumeAt != "" {
 		req.VolumeAt = string(in.VolumeAt)
 		req.Needs.StorageMB = max(0, req.Needs.StorageMB-in.VolumesMB) // already taken there
+	}
+	if in.Spec.Together() {
+		for _, cl := range step.Keys(s.peers) {
+			if s.peers[cl] > 1 || string(in.Cluster) != cl {
+				req.TogetherAt = cl
+				break
+			}
+		}
 	}
 	m.bind(&req, in, s)
 	return req

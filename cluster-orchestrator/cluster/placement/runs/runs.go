@@ -14,6 +14,7 @@ type Log struct {
 	// Decided is the time up to which all scheduled times have begun to run or never will.
 	Decided time.Time `json:"decided"`
 	Current *api.Run  `json:"current,omitempty"` // due or under way
+	Turn    time.Time `json:"turn,omitzero"`     // when Current no longer had to wait for its turn
 	Past    []api.Run `json:"past,omitempty"`    // the newest last
 }
 
@@ -45,6 +46,8 @@ type Schedule struct {
 	Overlap api.Overlap
 	Within  time.Duration // how late a run may start
 	Suspend bool
+	Why     string // why Log.Current has no node, for people
+	Queued  bool   // Log.Current waits for its turn among the instances of its service
 	// Hold is the start of this process while it is not known what an earlier one decided: times up
 	// to then are not decided yet.
 	Hold time.Time
@@ -70,8 +73,17 @@ func (l *Log) Step(s Schedule, now time.Time) (act Action, next time.Time, chang
 	if s.Suspend && l.Decided.Before(now) {
 		l.Decided, changed = now, true
 	}
-	if c := l.Current; c != nil && c.Started.IsZero() && (now.After(c.At.Add(s.Within)) || s.Suspend) {
-		l.End(api.Run{Result: api.RunMissed, Reason: api.ReasonNoCapacity, Detail: "no node had room until the starting deadline"}, now)
+	switch c := l.Current; {
+	case c == nil || !c.Started.IsZero():
+	case s.Suspend:
+		l.End(api.Run{Result: api.RunMissed, Detail: "the schedule was suspended before it started"}, now)
+		act, changed = GiveUp, true
+	case !s.Queued && now.After(l.since().Add(s.Within)):
+		detail := "no node had room until the starting deadline"
+		if s.Why != "" {
+			detail += ": " + s.Why
+		}
+		l.End(api.Run{Result: api.RunMissed, Reason: api.ReasonNoCapacity, Detail: detail}, now)
 		act, changed = GiveUp, true
 	}
 	if s.Suspend {
@@ -94,7 +106,7 @@ func (l *Log) Step(s Schedule, now time.Time) (act Action, next time.Time, chang
 		return act, earlier(newest, l.deadline(s)), changed
 	case held(newest, s, now):
 		return act, earlier(s.Next(now), l.deadline(s)), changed
-	case l.Current != nil && !l.Current.Started.IsZero() && s.Overlap == api.OverlapWait:
+	case l.underWay(s) && s.Overlap == api.OverlapWait:
 		return act, earlier(first.Add(s.Within+1), s.Next(now)), changed
 	}
 	if newest != first {
@@ -105,7 +117,7 @@ func (l *Log) Step(s Schedule, now time.Time) (act Action, next time.Time, chang
 	case c == nil:
 		l.Current = &api.Run{At: newest, Result: api.RunWaiting}
 		act = Start
-	case c.Started.IsZero():
+	case !l.underWay(s):
 		l.End(api.Run{Result: api.RunMissed, Reason: api.ReasonNoCapacity, Detail: "no node had room until the next time was due"}, now)
 		l.Current = &api.Run{At: newest, Result: api.RunWaiting}
 	case s.Overlap == api.OverlapReplace:
@@ -118,6 +130,20 @@ func (l *Log) Step(s Schedule, now time.Time) (act Action, next time.Time, chang
 	return act, earlier(s.Next(now), l.deadline(s)), true
 }
 
+// underWay reports whether the present run has begun: on a node, or in its queue behind others of its
+// service, which is no reason to give it up.
+func (l *Log) underWay(s Schedule) bool {
+	return l.Current != nil && (!l.Current.Started.IsZero() || s.Queued)
+}
+
+// since returns the time from which the present run may wait for a node.
+func (l *Log) since() time.Time {
+	if l.Turn.After(l.Current.At) {
+		return l.Turn
+	}
+	return l.Current.At
+}
+
 // held reports whether a due time must wait because an earlier process may have decided it.
 func held(at time.Time, s Schedule, now time.Time) bool {
 	return !s.Hold.IsZero() && !at.After(s.Hold) && !at.After(now)
@@ -125,10 +151,10 @@ func held(at time.Time, s Schedule, now time.Time) bool {
 
 // deadline returns when a run that has not started is given up, or the zero time.
 func (l *Log) deadline(s Schedule) time.Time {
-	if l.Current == nil || !l.Current.Started.IsZero() {
+	if l.Current == nil || l.underWay(s) {
 		return time.Time{}
 	}
-	return l.Current.At.Add(s.Within + 1)
+	return l.since().Add(s.Within + 1)
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -156,7 +182,7 @@ func (l *Log) End(how api.Run, now time.Time) {
 	}
 	r := *l.Current
 	r.Result, r.Reason, r.Detail, r.ExitCode, r.Ended = how.Result, how.Reason, how.Detail, how.ExitCode, now.UTC()
-	l.Current = nil
+	l.Current, l.Turn = nil, time.Time{}
 	l.past(r)
 }
 
