@@ -45,6 +45,8 @@ type Config struct {
 
 	Network NetworkConfig `yaml:"network"`
 
+	OakestraListen string `yaml:"oakestra_listen" usage:"address at which Oakestra's /api/cluster/status is served over plain HTTP, without sign-in, for the oak CLI, which expects port 10100. Empty: none"`
+
 	CSI        []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
 	CSITimeout time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 
@@ -131,6 +133,11 @@ func (c Config) Validate() error {
 	}
 	if err := cmp.Or(daemon.CheckListen(c.Listen), daemon.CheckStore(c.Store), c.Broker.validate(), c.validatePlacement()); err != nil {
 		return err
+	}
+	if c.OakestraListen != "" {
+		if err := daemon.CheckListen(c.OakestraListen); err != nil {
+			return err
+		}
 	}
 	if r := c.Network.Relay; r != "" && r != noRelay {
 		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" {

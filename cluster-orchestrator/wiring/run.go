@@ -388,6 +388,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		daemon.Part{Name: "values", Run: o.values.Run},
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
+		daemon.Part{Name: "oakestra", Run: o.serveOakestra(dir)},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
 			if err := ready(); err != nil {
 				return err

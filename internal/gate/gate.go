@@ -72,7 +72,7 @@ var (
 )
 
 type Options struct {
-	TLS *tls.Config
+	TLS *tls.Config // nil: connections have no TLS, and none is a peer's
 
 	// Protos serve the connections with a protocol chosen by ALPN and close them, at the latest
 	// soon after ctx ends. Accept returns all other connections.
@@ -113,13 +113,17 @@ func New(ln net.Listener, o Options) *Gate {
 	}
 	early := fairshare.Policy{Renew: true, RenewAfter: renewAfter}
 	g := &Gate{
-		ln: ln, opt: o, conf: o.TLS.Clone(),
+		ln: ln, opt: o,
 		strangers: fairshare.NewPool(strangerPlaces, early), reserve: fairshare.NewPool(reservePlaces, early),
 		peers: fairshare.NewPool(peers, fairshare.Replace), people: fairshare.NewPool(peoplePlaces, fairshare.Keep),
 		turns:  fairshare.NewTurns(handshakeTurns, runtime.GOMAXPROCS(0), 0),
 		recent: fairshare.NewKnown(knownAddresses, knownFor),
 		http:   make(chan net.Conn), closed: make(chan struct{}),
 	}
+	if o.TLS == nil {
+		return g
+	}
+	g.conf = o.TLS.Clone()
 	choose := o.TLS.GetConfigForClient
 	g.conf.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		if err := h.Conn.(*conn).takeTurn(h.Context()); err != nil {
@@ -172,6 +176,10 @@ func (g *Gate) handle(ctx context.Context, c *conn) {
 	defer func() { <-c.gone }() // another goroutine may close it
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
+	if g.conf == nil {
+		g.pass(ctx, c, c)
+		return
+	}
 	secure, err := g.handshake(ctx, c)
 	if err != nil {
 		g.opt.Log.Debug("handshake failed", "remote", c.RemoteAddr(), "err", err)
@@ -184,8 +192,13 @@ func (g *Gate) handle(ctx context.Context, c *conn) {
 		}
 		return
 	}
+	g.pass(ctx, c, secure)
+}
+
+// pass passes a connection to Accept, with its TLS if it has one, and waits until it is closed.
+func (g *Gate) pass(ctx context.Context, c *conn, to net.Conn) {
 	select {
-	case g.http <- secure:
+	case g.http <- to:
 		<-c.gone
 	case <-g.closed:
 	case <-ctx.Done():
@@ -260,9 +273,10 @@ type connKey struct{}
 // Context is for http.Server's ConnContext, so that MarkAuthenticated finds the connection.
 func Context(ctx context.Context, c net.Conn) context.Context {
 	if secure, ok := c.(*tls.Conn); ok {
-		if own, ok := secure.NetConn().(*conn); ok {
-			return context.WithValue(ctx, connKey{}, own)
-		}
+		c = secure.NetConn()
+	}
+	if own, ok := c.(*conn); ok {
+		return context.WithValue(ctx, connKey{}, own)
 	}
 	return ctx
 }

@@ -561,3 +561,32 @@ func TestAFloodOfHandshakesLeavesTurnsForOthers(t *testing.T) {
 		t.Errorf("half of the requests took %v or more during a flood of handshakes, want at most %v", m, maxWait)
 	}
 }
+
+// A port without TLS has the same bounds: strangers are evicted, a person's connection stays.
+func TestConnectionsWithoutTLSAreBounded(t *testing.T) {
+	manyFiles(t, 16_000)
+	p := openFor(t, gate.Options{})
+	c, err := p.dial("127.1.1.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := ask(c, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t)
+	end := p.crowd(4000, nil)
+	defer end()
+	fewOpen(t, before)
+	if err := ask(c, "ann"); err != nil {
+		t.Errorf("a person's connection under attack: %v", err)
+	}
+	other, err := p.dial("127.0.0.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := ask(other, ""); err != nil {
+		t.Errorf("a stranger's request under attack: %v", err)
+	}
+}

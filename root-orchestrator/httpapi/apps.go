@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +38,8 @@ func (a *API) registerApps() {
 			"what it cannot place goes to the next. Nodes are named to users who may see them.")), rights.AppsWrite, a.plan)
 	handle(a, a.watchable(applications.Get("/v1/apps", "List apps"), "app", rights.AppsRead), rights.AppsRead, a.listApps)
 	handle(a, applications.Get("/v1/apps/{id}", "Get app", 404), rights.AppsRead, a.getApp)
+	handle(a, applications.Get("/v1/apps/{id}/sla", "Get SLA", 404).
+		About("The application as an SLA, to change and apply: with explicit units, and the present number of instances."), rights.AppsRead, a.getSLA)
 	remove := applications.Delete("/v1/apps/{id}", "Delete app", 404, 412, 428).
 		About("Withdraws all instances. The application is removed when the last one has stopped. The answer is what is left of it.")
 	remove.DefaultStatus = http.StatusAccepted
@@ -191,6 +194,31 @@ func (a *API) listApps(ctx context.Context, p rights.Principal, in *ListInput) (
 func (a *API) getApp(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.App], error) {
 	app, err := read(ctx, a, p, rights.AppsRead, "application", api.AppID(api.FromPath(in.ID)), a.core.App)
 	return object(app, app.Revision, in.IfNoneMatch), err
+}
+
+type slaOut struct {
+	ContentType string `header:"Content-Type"`
+	ETag        string `header:"ETag"`
+	Body        []byte
+}
+
+func (a *API) getSLA(ctx context.Context, p rights.Principal, in *objectIn) (*slaOut, error) {
+	app, err := read(ctx, a, p, rights.AppsRead, "application", api.AppID(api.FromPath(in.ID)), func(id api.AppID) (api.App, bool) {
+		app, ok := a.core.App(id)
+		app.Spec.Services = slices.Clone(app.Spec.Services)
+		for i := range app.Spec.Services {
+			m := &app.Spec.Services[i]
+			if s, ok := a.core.Service(id.Service(m.Name, m.Namespace)); ok && m.Completions == 0 && m.Scale == nil {
+				m.Replicas = &s.Replicas
+			}
+		}
+		return app, ok
+	})
+	if err != nil {
+		return nil, err
+	}
+	text, err := app.Spec.Document()
+	return &slaOut{ContentType: "application/json", ETag: etag(app.Revision), Body: text}, err
 }
 
 func (a *API) deleteApp(ctx context.Context, p rights.Principal, in *ChangeInput) (*objectOut[api.App], error) {

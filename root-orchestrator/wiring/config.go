@@ -40,6 +40,10 @@ type Config struct {
 
 	Network NetworkConfig `yaml:"network"`
 
+	OakestraCompat     bool   `yaml:"oakestra_compat" usage:"serve Oakestra's API under /api too, for its CLI and for scripts"`
+	OakestraListen     string `yaml:"oakestra_listen" usage:"with oakestra_compat: address at which /api is also served over plain HTTP, which the oak CLI requires, for example 127.0.0.1:10000. Everyone on the way can read passwords and tokens. Empty: none"`
+	OakestraDoubleJSON bool   `yaml:"oakestra_double_json" usage:"with oakestra_compat: encode as text the JSON that Oakestra's root encodes twice. Published scripts of experiments need it, the oak CLI does not"`
+
 	Log daemon.Log `yaml:",inline"`
 }
 
@@ -111,6 +115,14 @@ func (c Config) Validate() error {
 	network := root.Config{Ranges: ranges, ClusterPercent: c.Network.ClusterPercent, TenantPercent: c.Network.TenantPercent}
 	if err := network.Validate(); err != nil {
 		return fmt.Errorf("network: %w", err)
+	}
+	if !c.OakestraCompat && (c.OakestraListen != "" || c.OakestraDoubleJSON) {
+		return daemon.Invalid("oakestra_compat", "is off, so that oakestra_listen and oakestra_double_json have no effect: switch it on, or leave these out")
+	}
+	if c.OakestraListen != "" {
+		if err := daemon.CheckListen(c.OakestraListen); err != nil {
+			return err
+		}
 	}
 	if c.Dead < 0 {
 		return daemon.Invalid("dead", "%s, must not be negative", c.Dead)

@@ -29,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/root-orchestrator/oakestra"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
@@ -37,9 +38,11 @@ import (
 
 // The files in the data directory for other programs.
 const (
-	AddressFile = "address"       // host:port to dial on this machine; written when the root serves
-	CAFile      = "ca.pem"        // the root's certificate, for clients to pin
-	SignInFile  = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
+	AddressFile = "address" // host:port to dial on this machine; written when the root serves
+	CAFile      = "ca.pem"  // the root's certificate, for clients to pin
+	// OakestraFile has the host:port of oakestra_listen.
+	OakestraFile = "oakestra-address"
+	SignInFile   = "first-sign-in" // "<user> <code>" until the first admin has signed in; mode 0600
 )
 
 const sweepEvery = time.Hour
@@ -132,7 +135,14 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		daemon.NotifyReady(log)
 		handler := route(web, link, health.Handler(web.Guard(metrics.Handler(reg))))
+		var plain func(context.Context) error
+		if cfg.OakestraCompat {
+			compat := oakestra.New(oakestra.Options{Native: web.Handler(), DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
+			handler = withOakestra(handler, compat)
+			plain = servePlain(cfg, dir, compat, log)
+		}
 		return daemon.RunAll(ctx,
+			daemon.Part{Name: "oakestra", Run: plain},
 			daemon.Part{Name: "port", Run: port.Run},
 			daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, handler, nil) }},
 		)
@@ -193,6 +203,30 @@ func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.H
 			people.ServeHTTP(w, r)
 		}
 	})
+}
+
+// withOakestra adds Oakestra's API, whose paths the native API does not have.
+func withOakestra(native, compat http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/api/") {
+			compat.ServeHTTP(w, r)
+			return
+		}
+		native.ServeHTTP(w, r)
+	})
+}
+
+// servePlain returns what serves Oakestra's API over plain HTTP, nil without an address.
+func servePlain(cfg Config, dir *os.Root, compat http.Handler, log *slog.Logger) func(context.Context) error {
+	if cfg.OakestraListen == "" {
+		return nil
+	}
+	return func(ctx context.Context) error {
+		return daemon.ServePlain(ctx, cfg.OakestraListen, withOakestra(http.NotFoundHandler(), compat), log, func(address string) error {
+			log.Warn("Oakestra's API is served without TLS: its passwords and tokens can be read on the way", "address", address)
+			return ca.WriteFile(dir, OakestraFile, []byte(address+"\n"), 0o644)
+		})
+	}
 }
 
 // firstSignIn prints the first admin's one-time code and writes it to SignInFile at each start

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +62,10 @@ type wire struct {
 	Use    Use           `json:"use"`
 	Object string        `json:"obj,omitempty"`
 	Mark   int64         `json:"mrk,omitempty"`
+
+	// Oakestra's names of the subject's parts, for its clients. Treeline does not read them.
+	User         string `json:"user,omitempty"`
+	Organization string `json:"organization,omitempty"`
 }
 
 type Signer struct {
@@ -89,6 +94,7 @@ func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text stri
 			ExpiresAt: gojwt.NewNumericDate(c.Expires),
 		},
 		Tenant: c.Tenant, Roles: c.Roles, PAT: c.PAT, Use: c.Use, Object: c.Object, Mark: c.Mark,
+		User: c.Subject[strings.LastIndexByte(c.Subject, '/')+1:], Organization: string(c.Tenant),
 	})
 	t.Header["kid"] = KeyID(key.Public().(ed25519.PublicKey))
 	text, err = t.SignedString(key)
