@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/url"
@@ -175,6 +176,11 @@ func (c *Client) Apps(ctx context.Context, o ListOptions) ([]api.App, api.Revisi
 
 func (c *Client) App(ctx context.Context, id api.AppID) (api.App, error) {
 	return Get[api.App](ctx, c, pathOf(Apps, id))
+}
+
+// SLA returns the SLA document of an application as JSON, for an editor and for Apply.
+func (c *Client) SLA(ctx context.Context, id api.AppID) ([]byte, error) {
+	return send[json.RawMessage](ctx, c, Request{Method: http.MethodGet, Path: pathOf(Apps, id) + "/sla"})
 }
 
 // DeleteApp deletes an application if it is at revision at; 0 matches any. It returns the

@@ -124,6 +124,26 @@ func each(args []string, fn func(string) error) error {
 	return errors.Join(errs...)
 }
 
+// several is each for commands that print a text about each name, with empty lines in between.
+func several(p output.Printer, args []string, fn func(string) error) error {
+	first := true
+	return each(args, func(name string) error {
+		if !first && p.ForPeople() {
+			p.Printf("")
+		}
+		first = false
+		return fn(name)
+	})
+}
+
+// item prints an object as JSON or YAML: as a document, or with several names as an item of a stream.
+func item(p output.Printer, args []string, o any) error {
+	if len(args) > 1 {
+		return p.Line(o)
+	}
+	return p.Object(o)
+}
+
 func (c *cli) deleteApp(ctx context.Context, a *client.Client, name string, yes, wait bool) error {
 	app, err := appKind.find(ctx, c, name)
 	if err != nil {

@@ -95,7 +95,8 @@ type cli struct {
 	tokenFile string
 	format    string
 	noHeaders bool
-	ran       bool // arguments and flags were valid
+	sortBy    string // column of lists
+	ran       bool   // arguments and flags were valid
 
 	lines  *bufio.Reader // reads In; nil: not used yet
 	chosen *contexts.Chosen
@@ -127,7 +128,7 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 	f.StringVar(&c.flags.Tenant, "tenant", "", "tenant whose objects the command uses ("+contexts.EnvTenant+")")
 	f.StringVar(&c.config, "config", contexts.DefaultPath(c.Env, c.Program), "file with the contexts")
 	root.AddCommand(
-		c.applyCmd(), c.planCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
+		c.applyCmd(), c.planCmd(), c.diffCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.rolloutCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.devCmd(), c.versionCmd(),

@@ -27,27 +27,29 @@ func (c *cli) describeCmd() *cobra.Command {
 		names   string
 		run     func(ctx context.Context, d *description, name string) error
 	}{
-		{"app NAME", []string{"application"}, "apps", c.describeApp},
-		{"service NAME", []string{"svc"}, "services", c.describeService},
-		{"instance NAME", []string{"inst"}, "instances", c.describeInstance},
-		{"volume INSTANCE:NAME", []string{"vol"}, "volumes", c.describeVolume},
-		{"cluster NAME", nil, "clusters", c.describeCluster},
-		{"config NAME", nil, "configs", c.describeValues(api.KindConfig)},
-		{"secret NAME", nil, "secrets", c.describeValues(api.KindSecret)},
-		{"node NAME --cluster CLUSTER", nil, "", func(ctx context.Context, d *description, name string) error {
+		{"app NAME…", []string{"application"}, "apps", c.describeApp},
+		{"service NAME…", []string{"svc"}, "services", c.describeService},
+		{"instance NAME…", []string{"inst"}, "instances", c.describeInstance},
+		{"volume INSTANCE:NAME…", []string{"vol"}, "volumes", c.describeVolume},
+		{"cluster NAME…", nil, "clusters", c.describeCluster},
+		{"config NAME…", nil, "configs", c.describeValues(api.KindConfig)},
+		{"secret NAME…", nil, "secrets", c.describeValues(api.KindSecret)},
+		{"node [CLUSTER/]NAME…", nil, "", func(ctx context.Context, d *description, name string) error {
 			return c.describeNode(ctx, d, api.ClusterID(cluster), name)
 		}},
 	} {
 		kind, _, _ := strings.Cut(k.use, " ")
 		cmd := &cobra.Command{
-			Use: k.use, Aliases: k.aliases, Short: "Describe a " + kind, Args: cobra.ExactArgs(1),
+			Use: k.use, Aliases: k.aliases, Short: "Describe a " + kind, Args: cobra.MinimumNArgs(1),
 			ValidArgsFunction: c.complete(k.names),
 			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-				d := &description{Printer: p, api: a}
-				if err := k.run(ctx, d, args[0]); err != nil {
-					return err
-				}
-				return d.end()
+				return several(p, args, func(name string) error {
+					d := &description{Printer: p, api: a}
+					if err := k.run(ctx, d, name); err != nil {
+						return err
+					}
+					return d.end(args)
+				})
 			}),
 		}
 		c.outputFlags(cmd)
@@ -81,7 +83,7 @@ type gathered struct {
 
 func (d *description) of(name string, o any) { d.name, d.whole.Object = name, o }
 
-func (d *description) end() error {
+func (d *description) end(args []string) error {
 	switch {
 	case d.ForPeople():
 		return nil
@@ -89,7 +91,7 @@ func (d *description) end() error {
 		d.Printf("%s", d.name)
 		return nil
 	}
-	return d.Object(d.whole)
+	return item(d.Printer, args, d.whole)
 }
 
 // line prints a name and a value, unless the value is empty.

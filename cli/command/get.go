@@ -22,23 +22,44 @@ func (c *cli) getCmd() *cobra.Command {
 		use     string
 		aliases []string
 		short   string
-		show    func(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, watch bool) error
+		show    func(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, q query) error
 	}{
-		{"apps [NAME]", []string{"app", "applications", "application"}, "Show applications", appKind.show},
-		{"services [APP|SERVICE]", []string{"service", "svc"}, "Show services", serviceKind.show},
-		{"instances [APP|SERVICE|INSTANCE]", []string{"instance", "inst"}, "Show instances", instanceKind.show},
-		{"clusters [NAME]", []string{"cluster"}, "Show clusters", clusterKind.show},
+		{"apps [NAME…]", []string{"app", "applications", "application"}, "Show applications", appKind.show},
+		{"services [APP|SERVICE…]", []string{"service", "svc"}, "Show services", serviceKind.show},
+		{"instances [APP|SERVICE|INSTANCE…]", []string{"instance", "inst"}, "Show instances", instanceKind.show},
+		{"clusters [NAME…]", []string{"cluster"}, "Show clusters", clusterKind.show},
 	} {
-		var watch bool
+		var q query
 		kind, _, _ := strings.Cut(k.use, " ")
 		cmd := &cobra.Command{
-			Use: k.use, Aliases: k.aliases, Short: k.short, Args: cobra.MaximumNArgs(1), ValidArgsFunction: c.complete(kind),
+			Use: k.use, Aliases: k.aliases, Short: k.short, ValidArgsFunction: c.complete(kind),
 			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-				return k.show(ctx, c, p, a, args, watch)
+				return k.show(ctx, c, p, a, args, q)
 			}),
 		}
-		cmd.Flags().BoolVarP(&watch, "watch", "w", false, "keep printing objects that change")
-		c.outputFlags(cmd)
+		cmd.Flags().BoolVarP(&q.watch, "watch", "w", false, "keep printing objects that change")
+		switch kind {
+		case "apps":
+			c.formatFlags(cmd, append(slices.Clone(output.Formats), slaFormat))
+			show := cmd.RunE
+			cmd.RunE = func(cmd *cobra.Command, args []string) error {
+				if q.sla = output.Format(c.format) == slaFormat; q.sla {
+					if c.format = string(output.Text); q.watch {
+						return usage("-o sla prints documents as they are now: omit --watch")
+					}
+				}
+				return show(cmd, args)
+			}
+		case "instances":
+			c.outputFlags(cmd)
+			cmd.Flags().StringVar(&q.cluster, "cluster", "", "list only the instances in this cluster")
+			c.completeCluster(cmd)
+			cmd.Flags().StringVar(&q.node, "node", "", "list only the instances on this node, of users who may see nodes")
+			cmd.Flags().StringVar(&q.state, "state", "", "list only the instances in this state, such as running or failed")
+		default:
+			c.outputFlags(cmd)
+		}
+		c.sortFlag(cmd)
 		group.AddCommand(cmd)
 	}
 	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getRunsCmd())
@@ -46,32 +67,53 @@ func (c *cli) getCmd() *cobra.Command {
 	return group
 }
 
-// show prints all objects, or those that a reference matches. With watch it then prints changes.
-func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, watch bool) error {
+// slaFormat prints applications as an SLA document.
+const slaFormat output.Format = "sla"
+
+// query is what a list contains.
+type query struct {
+	watch, sla           bool   // sla: print the SLA documents of applications
+	cluster, node, state string // of instances
+}
+
+// fits reports whether an object is part of the list.
+func (q query) fits(o any) bool {
+	i, ok := o.(api.Instance)
+	if !ok {
+		return true
+	}
+	cluster, node, cut := strings.Cut(q.node, "/")
+	if !cut {
+		cluster, node = q.cluster, q.node
+	}
+	return (cluster == "" || string(i.Cluster) == cluster) && (q.cluster == "" || string(i.Cluster) == q.cluster) &&
+		(node == "" || string(i.Node) == node) && (q.state == "" || string(i.State) == q.state)
+}
+
+// show prints all objects, or those that references match. With watch it then prints changes. It
+// prints the objects of the other references if one matches none, and fails.
+func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, references []string, q query) error {
 	s := source[T]{r, a, client.ListOptions{}}
-	reference := ""
-	if len(args) > 0 {
-		reference = args[0] // may be of another tenant than the command's
-	} else if r.ref != "" {
-		s.list.Tenant = c.tenant()
+	if len(references) == 0 && r.ref != "" {
+		s.list.Tenant = c.tenant() // references may be of another tenant than the command's
 	}
 	rows := output.NewRows(p, r.table)
 	chosen := map[string]bool{}
 	fits := func(id string) bool {
-		return reference == "" || chosen[id] || r.ref != "" && len(ref.All(r.ref, reference, c.tenant(), []string{id})) > 0
+		return len(references) == 0 || chosen[id] || r.ref != "" && slices.ContainsFunc(references, func(reference string) bool {
+			return len(ref.All(r.ref, reference, c.tenant(), []string{id})) > 0
+		})
 	}
 	err := s.follow(ctx, func(e seen[T]) (bool, error) {
 		switch {
 		case e.Whole:
-			found, err := e.Items, error(nil)
-			if reference != "" {
-				found, err = r.match(c, reference, e.Items)
-			}
-			if err != nil && (!watch || !errors.Is(err, api.ErrNotFound)) { // it may be created later
+			found, err := r.matchAll(c, references, e.Items)
+			if err != nil && (len(found) == 0 || q.watch) && (!q.watch || !errors.Is(err, api.ErrNotFound)) { // it may be created later
 				return false, err
 			}
-			if !watch {
-				return false, r.whole(c, p, reference, found, e.Rev)
+			found = slices.DeleteFunc(found, func(o T) bool { return !q.fits(o) })
+			if !q.watch {
+				return false, errors.Join(r.whole(ctx, c, p, a, references, q, found, e.Rev), err)
 			}
 			for _, id := range r.ids(found) {
 				chosen[id] = true
@@ -79,32 +121,87 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 			return true, r.each(p, rows, found)
 		case e.Object == nil && fits(e.ID):
 			return true, gone(p, e.ID)
-		case e.Object != nil && fits(e.ID):
+		case e.Object != nil && fits(e.ID) && q.fits(*e.Object):
 			return true, r.each(p, rows, []T{*e.Object})
 		}
 		return true, nil
 	})
-	if watch && errors.Is(err, context.Canceled) {
+	if q.watch && errors.Is(err, context.Canceled) {
 		return nil // ended by Ctrl-C
 	}
 	return err
 }
 
+// matchAll returns the objects that references match, each once, and the errors of those that match
+// none. Without references it returns all objects.
+func (r resource[T]) matchAll(c *cli, references []string, all []T) (found []T, err error) {
+	if len(references) == 0 {
+		return all, nil
+	}
+	have := map[string]bool{}
+	return found, each(references, func(reference string) error {
+		some, err := r.match(c, reference, all)
+		for _, o := range some {
+			if id := r.table.Name(o); !have[id] {
+				have[id] = true
+				found = append(found, o)
+			}
+		}
+		return err
+	})
+}
+
 // whole prints a list, or a single object if the reference can match only one.
-func (r resource[T]) whole(c *cli, p output.Printer, reference string, found []T, rev api.Revision) error {
-	_, exact := ref.Whole(r.ref, reference, c.tenant())
-	if len(found) == 1 && reference != "" && (exact || r.ref == "" || r.ref == ref.App || strings.Contains(reference, "#")) {
-		return output.One(p, r.table, found[0])
+func (r resource[T]) whole(ctx context.Context, c *cli, p output.Printer, a *client.Client, references []string, q query, found []T, rev api.Revision) error {
+	if q.sla {
+		apps, _ := any(found).([]api.App)
+		return c.showSLA(ctx, a, apps)
+	}
+	if len(references) == 1 && len(found) == 1 {
+		_, exact := ref.Whole(r.ref, references[0], c.tenant())
+		if exact || r.ref == "" || r.ref == ref.App || strings.Contains(references[0], "#") {
+			return output.One(p, r.table, found[0])
+		}
 	}
 	return list(c, p, r.table, found, rev)
 }
 
+// sortFlag adds the flag that sorts a list.
+func (c *cli) sortFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.sortBy, "sort-by", "", "sort by this column of the table (also of -o wide), such as name; -name reverses the order")
+}
+
 // list prints objects. In a table format it prints a message if there are none.
 func list[T any](c *cli, p output.Printer, table output.Table[T], all []T, rev api.Revision) error {
+	if c.sortBy != "" {
+		if err := output.Sort(p, table, all, c.sortBy); err != nil {
+			return usage("--sort-by %s: %v", c.sortBy, err)
+		}
+	}
 	if len(all) == 0 && p.ForPeople() {
 		c.say("no %s", table.Kind)
 	}
 	return output.List(p, table, api.Page[T]{Items: all, Revision: rev})
+}
+
+// named prints the objects of names: one as itself, several as a list. It prints the others if one
+// fails, and fails.
+func named[T any](c *cli, p output.Printer, table output.Table[T], names []string, get func(string) (T, error)) error {
+	var all []T
+	failed := each(names, func(name string) error {
+		o, err := get(name)
+		if err == nil {
+			all = append(all, o)
+		}
+		return err
+	})
+	switch {
+	case len(all) == 0:
+		return failed
+	case len(names) == 1:
+		return output.One(p, table, all[0])
+	}
+	return errors.Join(list(c, p, table, all, 0), failed)
 }
 
 // each prints objects as items of a stream.
@@ -136,7 +233,7 @@ func gone(p output.Printer, id string) error {
 func (c *cli) getNodesCmd() *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{
-		Use: "nodes [[CLUSTER/]NAME]", Aliases: []string{"node"}, Short: "List the nodes of clusters", Args: cobra.MaximumNArgs(1),
+		Use: "nodes [[CLUSTER/]NAME…]", Aliases: []string{"node"}, Short: "List the nodes of clusters, and what runs there",
 		ValidArgsFunction: c.complete("nodes"),
 		Long: `List the nodes of clusters. The root asks each cluster, and the cluster checks the
 rights of the user. If a cluster does not answer, the command reports it and fails.`,

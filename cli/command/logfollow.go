@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,22 +46,26 @@ type logFollower struct {
 
 // followed returns the ids of the applications, else of the services, that a reference identifies.
 // It returns none for a reference to an instance.
-func (c *cli) followed(ctx context.Context, a *client.Client, reference string) (ids []string, err error) {
+func (c *cli) followed(ctx context.Context, a *client.Client, references []string) (ids []string, err error) {
 	apps, _, err := a.Apps(ctx, client.ListOptions{})
 	if err != nil {
 		return nil, err
-	}
-	if found, err := appKind.match(c, reference, apps); err == nil {
-		return appKind.ids(found), nil
 	}
 	services, _, err := a.Services(ctx, client.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	if found, err := serviceKind.match(c, reference, services); err == nil {
-		return serviceKind.ids(found), nil
+	for _, reference := range references {
+		if found, err := appKind.match(c, reference, apps); err == nil {
+			ids = append(ids, appKind.ids(found)...)
+		} else if found, err := serviceKind.match(c, reference, services); err == nil {
+			ids = append(ids, serviceKind.ids(found)...)
+		} else if len(references) > 1 {
+			return nil, err
+		}
 	}
-	return nil, nil
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
 }
 
 // followLogs prints the logs of all instances of applications or services until these are deleted or

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
+	"github.com/treeline-edge/treeline/cli/ref"
 )
 
 // maxLine is the length in bytes at which a line of output is split.
@@ -24,7 +26,7 @@ func (c *cli) logsCmd() *cobra.Command {
 	var o client.LogOptions
 	var since string
 	cmd := &cobra.Command{
-		Use: "logs APP|SERVICE|INSTANCE", Short: "Show the output of instances", Args: cobra.ExactArgs(1),
+		Use: "logs APP|SERVICE|INSTANCE…", Short: "Show the output of instances", Args: cobra.MinimumNArgs(1),
 		Long: `Show the output of instances, which their nodes keep. With several instances, each
 line begins with the name of its instance. Times are to the second, and those of lines
 that the workload wrote while the node engine did not run are later.
@@ -40,8 +42,9 @@ the last two seconds may then be repeated. When the root ends, the command does,
 			if o.Since, err = c.ago(since); err != nil {
 				return err
 			}
-			if o.Follow && !strings.Contains(args[0], "#") {
-				under, err := c.followed(ctx, a, args[0])
+			numbered := slices.ContainsFunc(args, func(name string) bool { return strings.Contains(name, "#") })
+			if o.Follow && !numbered {
+				under, err := c.followed(ctx, a, args)
 				if err != nil {
 					return err
 				}
@@ -52,11 +55,19 @@ the last two seconds may then be repeated. When the root ends, the command does,
 					return err
 				}
 			}
-			found, err := c.findInstances(ctx, a, args[0])
+			if o.Follow && len(args) > 1 && slices.ContainsFunc(args, func(name string) bool { return !strings.Contains(name, "#") }) {
+				return usage("-f follows either applications and services, or instances: give the others to another command")
+			}
+			all, _, err := a.Instances(ctx, client.ListOptions{})
 			if err != nil {
 				return err
 			}
-			err = c.logs(ctx, a, found, o)
+			slices.SortFunc(all, func(x, y api.Instance) int { return ref.Compare(x.ID, y.ID) })
+			found, missing := instanceKind.matchAll(c, args, all)
+			if len(found) == 0 {
+				return missing
+			}
+			err = errors.Join(c.logs(ctx, a, found, o), missing)
 			if ctx.Err() != nil && o.Follow {
 				return nil // ended by Ctrl-C
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-// errPlan marks errors of the command plan, whose exit code 1 means that something would change.
+// errPlan marks errors of the commands plan and diff, whose exit code 1 means that something would change.
 var errPlan = errors.New("plan")
 
 func (c *cli) planCmd() *cobra.Command {
@@ -44,13 +44,9 @@ with 2 or more on errors.`,
 }
 
 func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file string) (changes bool, err error) {
-	doc, err := c.document(ctx, file)
+	_, plan, err := c.planned(ctx, a, file)
 	if err != nil {
 		return false, err
-	}
-	plan, err := a.Plan(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
-	if err != nil {
-		return false, fmt.Errorf("plan %s: %w%s", file, err, tabs(file, doc, err))
 	}
 	changes = output.Changes(plan)
 	switch {
@@ -71,6 +67,18 @@ func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file
 		}
 	}
 	return changes, nil
+}
+
+// planned returns the SLA in a file and the root's plan for it.
+func (c *cli) planned(ctx context.Context, a *client.Client, file string) (doc []byte, plan api.Plan, err error) {
+	if doc, err = c.document(ctx, file); err != nil {
+		return nil, plan, err
+	}
+	plan, err = a.Plan(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
+	if err != nil {
+		err = fmt.Errorf("plan %s: %w%s", file, err, tabs(file, doc, err))
+	}
+	return doc, plan, err
 }
 
 // applyLine returns the command that applies a plan. With several applications it has no

@@ -25,18 +25,20 @@ the last healthy one.`,
 	}
 	act := func(use, short string, do func(context.Context, *client.Client, api.ServiceID) (api.RollOut, error)) *cobra.Command {
 		return &cobra.Command{
-			Use: use + " SERVICE", Short: short, Args: cobra.ExactArgs(1), ValidArgsFunction: c.complete("services"),
+			Use: use + " SERVICE…", Short: short, Args: cobra.MinimumNArgs(1), ValidArgsFunction: c.complete("services"),
 			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-				s, err := serviceKind.find(ctx, c, args[0])
-				if err != nil {
-					return err
-				}
-				r, err := do(ctx, a, s.ID)
-				if err != nil {
-					return err
-				}
-				c.say("%s: %s", p.Short(string(s.ID)), r.Standing())
-				return nil
+				return each(args, func(name string) error {
+					s, err := serviceKind.find(ctx, c, name)
+					if err != nil {
+						return err
+					}
+					r, err := do(ctx, a, s.ID)
+					if err != nil {
+						return err
+					}
+					c.say("%s: %s", p.Short(string(s.ID)), r.Standing())
+					return nil
+				})
 			}),
 		}
 	}

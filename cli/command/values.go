@@ -173,19 +173,17 @@ func (c *cli) putValues(ctx context.Context, a *client.Client, kind api.ValueKin
 func (c *cli) getValuesCmds() (out []*cobra.Command) {
 	for _, kind := range valueKinds {
 		cmd := &cobra.Command{
-			Use: string(kind) + "s [NAME]", Aliases: []string{string(kind)}, Short: "Show " + string(kind) + "s", Args: cobra.MaximumNArgs(1),
+			Use: string(kind) + "s [NAME…]", Aliases: []string{string(kind)}, Short: "Show " + string(kind) + "s",
 			ValidArgsFunction: c.complete(string(kind) + "s"),
 			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 				if len(args) > 0 {
-					id, err := c.valuesID(args[0])
-					if err != nil {
-						return err
-					}
-					v, err := a.Values(ctx, kind, id)
-					if err != nil {
-						return err
-					}
-					return output.One(p, valuesTable(kind), v)
+					return named(c, p, valuesTable(kind), args, func(name string) (v api.Values, err error) {
+						id, err := c.valuesID(name)
+						if err != nil {
+							return v, err
+						}
+						return a.Values(ctx, kind, id)
+					})
 				}
 				all, rev, err := a.ValuesList(ctx, kind, client.ListOptions{Tenant: c.tenant()})
 				if err != nil {

@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -65,15 +66,20 @@ func (c *cli) volume(ctx context.Context, a *client.Client, reference string) (v
 
 func (c *cli) getVolumesCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volumes [APP|SERVICE|INSTANCE[:NAME]]", Aliases: []string{"volume", "vol"}, Short: "Show volumes that outlive their instances", Args: cobra.MaximumNArgs(1),
+		Use: "volumes [APP|SERVICE|INSTANCE[:NAME]…]", Aliases: []string{"volume", "vol"}, Short: "Show volumes that outlive their instances",
 		ValidArgsFunction: c.complete("volumes"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			if len(args) > 0 {
-				found, err := c.volumes(ctx, a, args[0])
-				if err != nil {
+				var all []api.VolumeStatus
+				missing := each(args, func(name string) error {
+					found, err := c.volumes(ctx, a, name)
+					all = append(all, found...)
 					return err
+				})
+				if len(all) == 0 {
+					return missing
 				}
-				return list(c, p, output.Volumes, found, 0)
+				return errors.Join(list(c, p, output.Volumes, all, 0), missing)
 			}
 			all, rev, err := a.Volumes(ctx, client.ListOptions{Tenant: c.tenant()})
 			if err != nil {
@@ -83,6 +89,7 @@ func (c *cli) getVolumesCmd() *cobra.Command {
 		}),
 	}
 	c.outputFlags(cmd)
+	c.sortFlag(cmd)
 	return cmd
 }
 

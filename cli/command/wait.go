@@ -21,7 +21,7 @@ func (c *cli) waitCmd() *cobra.Command {
 	var what string
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "wait APP|SERVICE|INSTANCE --for=running|completed|deleted", Short: "Wait for a resource to reach a state", Args: cobra.ExactArgs(1),
+		Use: "wait APP|SERVICE|INSTANCE… --for=running|completed|deleted", Short: "Wait for resources to reach a state", Args: cobra.MinimumNArgs(1),
 		Long: `Wait until one instance, or all wanted instances of an application or service, are
 running, completed or deleted. A one_shot that has completed counts as running.
 
@@ -39,14 +39,16 @@ otherwise with 4.`,
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 			defer cancel()
-			id, err := c.findAny(ctx, args[0])
-			if errors.Is(err, api.ErrNotFound) && what == "deleted" {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			return c.wait(ctx, a, id, what)
+			return each(args, func(name string) error {
+				id, err := c.findAny(ctx, name)
+				if errors.Is(err, api.ErrNotFound) && what == "deleted" {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				return c.wait(ctx, a, id, what)
+			})
 		}),
 	}
 	f := cmd.Flags()

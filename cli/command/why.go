@@ -11,25 +11,27 @@ import (
 
 func (c *cli) whyCmd() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "why INSTANCE", Short: "Explain why an instance is where it is, or why it is not placed", Args: cobra.ExactArgs(1),
+		Use: "why INSTANCE…", Short: "Explain why instances are where they are, or why they are not placed", Args: cobra.MinimumNArgs(1),
 		ValidArgsFunction: c.complete("instances"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-			i, err := instanceKind.find(ctx, c, args[0])
-			if err != nil {
-				return err
-			}
-			w, err := a.Why(ctx, i.ID)
-			if err != nil {
-				return err
-			}
-			switch {
-			case p.Format == output.Name:
-				p.Printf("%s", i.ID)
-				return nil
-			case !p.ForPeople():
-				return p.Object(w)
-			}
-			return output.Why(p, w)
+			return several(p, args, func(name string) error {
+				i, err := instanceKind.find(ctx, c, name)
+				if err != nil {
+					return err
+				}
+				w, err := a.Why(ctx, i.ID)
+				if err != nil {
+					return err
+				}
+				switch {
+				case p.Format == output.Name:
+					p.Printf("%s", i.ID)
+					return nil
+				case !p.ForPeople():
+					return item(p, args, w)
+				}
+				return output.Why(p, w)
+			})
 		}),
 	}
 	c.outputFlags(cmd)
