@@ -49,6 +49,7 @@ var direction = []struct {
 	{"cluster-orchestrator", daemonMay, daemonReason},
 	{"node-engine", daemonMay, daemonReason},
 	{"netmanager", daemonMay, daemonReason},
+	{"web", nil, "the dashboard calls the REST API as any client does; its Go code serves files"},
 	{"testbed", []string{"*"}, ""},
 	{"cli", []string{"api", "internal", "cli"}, "the CLI talks to daemons over their APIs; `treeline dev` starts them as processes"},
 }
@@ -56,7 +57,7 @@ var direction = []struct {
 var (
 	// rom is the default plugin of the cores.
 	coreMay      = []string{"api", "internal/bounds", "internal/cron", "internal/eventlog", "internal/fairshare", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
-	daemonMay    = []string{"api", "internal", "scheduler-plugins"}
+	daemonMay    = []string{"api", "internal", "scheduler-plugins", "web"}
 	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"
 )
@@ -199,6 +200,9 @@ var modules = []struct {
 	{"github.com/vishvananda/netns", []string{"netmanager/link", "node-engine/runtime/qemu"}, "vishvananda/netlink needs it for namespaces"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
 	{"github.com/gomodule/redigo", nil, "the example shop's client of its database, in testbed/shop"},
+	{"github.com/evanw/esbuild", nil, "bundles the dashboard, in the test that keeps the bundle fresh"},
+	{"github.com/chromedp/chromedp", nil, "drives a browser in the tests of the dashboard"},
+	{"github.com/chromedp/cdproto", nil, "the protocol of the browser, for chromedp"},
 	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
 	{"github.com/quic-go/quic-go", nil, "QUIC over the overlay network, in tests"},
 	{"pgregory.net/rapid", nil, "property tests"},

@@ -151,6 +151,7 @@ func New(o Options) (*API, error) {
 	a.registerValues()
 	a.registerTokens()
 	a.registerEvents()
+	a.registerChanges()
 	a.router.Get("/v1/docs", a.docs)
 	return a, nil
 }

@@ -18,6 +18,7 @@ func (a *API) registerEvents() {
 func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	ListInput
 	Instance string `query:"instance" doc:"Only events of this instance, by its id."`
+	Tail     int    `query:"tail" minimum:"0" maximum:"5000" doc:"Only the newest events, this many; 0: all."`
 },
 ) (*listOut[api.Event], error) {
 	since := Position{}
@@ -28,7 +29,7 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 		}
 	}
 	out, err := list(ctx, a, p, &in.ListInput, listing[api.Event]{
-		path: "/v1/events", action: rights.EventsRead, tenant: a.eventTenant, id: eventObject,
+		path: "/v1/events", action: rights.EventsRead, tenant: a.eventTenant, id: eventObject, tail: in.Tail,
 		all: func(api.Tenant) []api.Event { // list filters by tenant
 			return a.core.Events(eventlog.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		},

@@ -86,6 +86,7 @@ type listing[T any] struct {
 	id     func(T) string
 	key    func(T) string // the order of the list; nil: by id
 	only   func(T) bool   // an additional filter; nil: none
+	tail   int            // only this many, the last ones; 0: all
 
 	unfiltered bool // the list ignores ListInput.Under
 }
@@ -109,6 +110,9 @@ func list[T any](ctx context.Context, a *API, p rights.Principal, in *ListInput,
 		return !root.Within(l.tenant(o), tenant) || !l.unfiltered && !within(l.id(o), in.Under) || l.only != nil && !l.only(o)
 	})
 	slices.SortFunc(seen, func(a, b T) int { return strings.Compare(key(a), key(b)) })
+	if l.tail > 0 && len(seen) > l.tail {
+		seen = seen[len(seen)-l.tail:]
+	}
 	out := &listOut[T]{}
 	if out.Body, err = page(seen, key, in.Limit, in.Cursor); err != nil {
 		return nil, err

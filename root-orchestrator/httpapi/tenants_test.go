@@ -96,12 +96,14 @@ func TestNothingCrossesTenants(t *testing.T) {
 		for _, route := range r.web.Routes() {
 			name := route.Method + " " + route.Path
 			for _, query := range []string{"", "?tenant=rival", "?under=rival/shop.prod", "?watch=true", "?watch=true&tenant=rival"} {
-				watched := strings.Contains(query, "watch")
+				watched := strings.Contains(query, "watch") || route.Path == "/v1/changes"
 				applies := name == "PUT /v1/apps" || name == "POST /v1/apps"
 				switch {
 				case applies && query != "?tenant=rival": // allowed for the user's own tenant
 					continue
 				case query != "" && !applies && route.Method != http.MethodGet, watched && !watches(route.Path):
+					continue
+				case watched && strings.Contains(query, "under"): // has no change of the user's own
 					continue
 				}
 				if watched {
@@ -148,7 +150,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 
 func watches(path string) bool {
 	switch path {
-	case "/v1/apps", "/v1/services", "/v1/instances", "/v1/clusters", "/v1/events":
+	case "/v1/apps", "/v1/services", "/v1/instances", "/v1/clusters", "/v1/events", "/v1/changes":
 		return true
 	}
 	return false

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -33,23 +34,56 @@ func (a *API) watchable(op rest.Operation, kind string, action rights.Action) re
 			return
 		}
 		r, w := humachi.Unwrap(ctx)
-		if err := a.watch(w, r, kind, action); err != nil {
+		if err := a.watch(w, r, map[string]rights.Action{kind: action}); err != nil {
 			a.fail(w, r, err)
 		}
 	})
 	return op
 }
 
-// watch streams until the client disconnects, its place is taken or maxWatch is over. It returns an
+// watched are the kinds of the stream of all changes, and the action that each requires.
+var watched = map[string]rights.Action{
+	"app": rights.AppsRead, "service": rights.AppsRead, "instance": rights.AppsRead,
+	"cluster": rights.ClustersRead, "event": rights.EventsRead,
+}
+
+func (a *API) registerChanges() {
+	op := rest.Tag("events").Get("/v1/changes", "Watch changes", 410).
+		About("The changes of applications, services, instances, clusters and events in one stream, as far as the user may see them: what the watches of their lists stream. Its positions are theirs.").
+		Answers("Server-sent events: change (api.Change), bookmark, gone.", "text/event-stream", &huma.Schema{Type: "string"})
+	handle(a, op, "", func(_ context.Context, p rights.Principal, in *struct {
+		Tenant      api.Tenant `query:"tenant" doc:"Only objects of this tenant; without it, all that the user may see."`
+		Since       string     `query:"since" doc:"The revision after which to begin; without it, now."`
+		Under       string     `query:"under" doc:"Only objects of this application or service, by its id."`
+		LastEventID string     `header:"Last-Event-ID" doc:"The position after which to resume."`
+	},
+	) (*streamOut, error) {
+		if p.User == "" {
+			return nil, errNoToken
+		}
+		may := maps.Clone(watched)
+		maps.DeleteFunc(may, func(_ string, action rights.Action) bool { return anywhere(p, action) != nil })
+		return &streamOut{func(hc huma.Context) {
+			r, w := humachi.Unwrap(hc)
+			if err := a.watch(w, r, may); err != nil {
+				a.fail(w, r, err)
+			}
+		}}, nil
+	})
+}
+
+// watch streams changes of the kinds to a user who may do the action on them. It streams until the client disconnects, its place is taken or maxWatch is over. It returns an
 // error only before the first byte.
-func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action rights.Action) error {
+func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rights.Action) error {
 	p := principal(r.Context())
 	q := r.URL.Query()
-	if err := anywhere(p, action); err != nil {
-		return err
-	}
-	if _, err := tenantOf(p, action, api.Tenant(q.Get("tenant"))); err != nil {
-		return err
+	for _, action := range kinds {
+		if err := anywhere(p, action); err != nil {
+			return err
+		}
+		if _, err := tenantOf(p, action, api.Tenant(q.Get("tenant"))); err != nil {
+			return err
+		}
 	}
 	since := cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("since"))
 	var now api.Revision
@@ -111,7 +145,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kind string, action 
 		for _, e := range entries {
 			seq++
 			at = e.at
-			c, ok := a.show(p, action, kind, keep, e.change)
+			c, ok := a.show(p, kinds, keep, e.change)
 			if !ok {
 				continue
 			}
@@ -162,8 +196,9 @@ func eventObject(e api.Event) string {
 }
 
 // show returns the change as the principal may see it, and whether it belongs to the watch.
-func (a *API) show(p rights.Principal, action rights.Action, kind string, keep scope, c api.Change) (api.Change, bool) {
-	if c.Kind != kind || !keep.holds(c) || rights.Allowed(p, action, c.Tenant) != nil {
+func (a *API) show(p rights.Principal, kinds map[string]rights.Action, keep scope, c api.Change) (api.Change, bool) {
+	action, ok := kinds[c.Kind]
+	if !ok || !keep.holds(c) || rights.Allowed(p, action, c.Tenant) != nil {
 		return c, false
 	}
 	switch o := c.Object.(type) {

@@ -34,6 +34,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+	dashboard "github.com/treeline-edge/treeline/web"
 )
 
 // The files in the data directory for other programs.
@@ -191,7 +192,7 @@ func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker 
 }
 
 func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.Handler {
-	people, clusters := web.Handler(), link.Handler()
+	people, clusters := dashboard.Handler(dashboard.Root, web.Handler()), link.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch path := r.URL.Path; {
@@ -245,8 +246,8 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 	if err := ca.WriteFile(dir, SignInFile, []byte(string(code.User)+" "+code.Text+"\n"), 0o600); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s); on another machine, use --code-file - and enter the code in that file:\n    treeline login %s --user %s --code-file %s --pin %x\n\n",
-		code.Expires.Format(time.TimeOnly), external, code.User, filepath.Join(dir.Name(), SignInFile), pin)
+	_, err = fmt.Fprintf(os.Stderr, "\n  first sign-in (one use, until %s); on another machine, use --code-file - and enter the code in that file:\n    treeline login %s --user %s --code-file %s --pin %x\n  or in a browser, with the code in that file: %s%s\n\n",
+		code.Expires.Format(time.TimeOnly), external, code.User, filepath.Join(dir.Name(), SignInFile), pin, external, dashboard.Path)
 	if err != nil {
 		return fmt.Errorf("print the first sign-in: %w", err)
 	}

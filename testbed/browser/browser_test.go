@@ -1,0 +1,238 @@
+//go:build linux
+
+package browser
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/treeline-edge/treeline/internal/programtest"
+)
+
+// patience bounds the wait for what a page should show.
+const patience = time.Minute
+
+//go:embed axe.min.js.gz
+var axePacked []byte
+
+var axe = sync.OnceValue(func() string {
+	z, err := gzip.NewReader(bytes.NewReader(axePacked))
+	if err != nil {
+		panic(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+})
+
+// tab is a page in a browser of its own.
+type tab struct {
+	t      *testing.T
+	ctx    context.Context
+	origin string
+
+	mu     sync.Mutex // guards faults
+	faults []string
+}
+
+// open starts a browser at the dashboard. Its end fails the test if the page had errors.
+func open(t *testing.T, origin string) *tab {
+	t.Helper()
+	programtest.Need(t, "chromium")
+	// Chromium writes its profile and its cache below HOME, too.
+	home := t.TempDir()
+	options := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(home, "profile")),
+		chromedp.Env("HOME="+home, "DBUS_SESSION_BUS_ADDRESS=disabled:"),
+		chromedp.Flag("ignore-certificate-errors", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-breakpad", true),
+		chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(patience),
+	)
+	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
+	ctx, end := chromedp.NewContext(allocated)
+	b := &tab{t: t, ctx: ctx, origin: origin}
+	t.Cleanup(func() {
+		end()
+		stop()
+		b.sound()
+	})
+	chromedp.ListenTarget(ctx, b.listen)
+	b.do(log.Enable(), network.Enable(), runtime.Enable(), chromedp.Navigate(origin+"/"))
+	return b
+}
+
+func (b *tab) listen(ev any) {
+	fault := ""
+	switch ev := ev.(type) {
+	case *runtime.EventExceptionThrown:
+		fault = "exception: " + ev.ExceptionDetails.Error()
+	case *runtime.EventConsoleAPICalled:
+		if ev.Type == runtime.APITypeError || ev.Type == runtime.APITypeWarning {
+			text, _ := json.Marshal(ev.Args)
+			fault = "console: " + string(text)
+		}
+	case *log.EventEntryAdded:
+		if ev.Entry.Level == log.LevelError {
+			fault = "log: " + ev.Entry.Text + " " + ev.Entry.URL
+		}
+	case *network.EventRequestWillBeSent:
+		if u := ev.Request.URL; !strings.HasPrefix(u, b.origin+"/") && !strings.HasPrefix(u, "about:") && !strings.HasPrefix(u, "data:") {
+			fault = "request to another origin: " + u
+		}
+	}
+	if fault != "" {
+		b.mu.Lock()
+		b.faults = append(b.faults, fault)
+		b.mu.Unlock()
+	}
+}
+
+// sound fails the test if the page had errors, and forgets them.
+func (b *tab) sound() {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, f := range b.faults {
+		b.t.Error(f)
+	}
+	b.faults = nil
+}
+
+func (b *tab) do(actions ...chromedp.Action) {
+	b.t.Helper()
+	if err := chromedp.Run(b.ctx); err != nil { // starts the browser, which must not end with the timeout
+		b.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Run(ctx, actions...); err != nil {
+		b.t.Fatalf("%v\nthe page shows:\n%s", err, b.text())
+	}
+}
+
+// text returns what the page shows.
+func (b *tab) text() (text string) {
+	ctx, cancel := context.WithTimeout(b.ctx, 5*time.Second)
+	defer cancel()
+	_ = chromedp.Run(ctx, chromedp.Evaluate("document.body.innerText", &text))
+	return text
+}
+
+// until waits until the JavaScript expression is true.
+func (b *tab) until(what, expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if err := chromedp.Run(ctx, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience))); err != nil {
+		b.t.Fatalf("%s: %v\nthe page shows:\n%s", what, err, b.text())
+	}
+}
+
+// shows waits until the page shows the text.
+func (b *tab) shows(text string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("wait for %q", text), fmt.Sprintf("document.body.innerText.includes(%s)", quoted(text)))
+}
+
+func quoted(s string) string {
+	b, _ := json.Marshal(s)
+	return string(b)
+}
+
+// press presses the button or follows the link with the text.
+func (b *tab) press(text string) {
+	b.t.Helper()
+	find := fmt.Sprintf(`[...document.querySelectorAll('dialog[open] button, dialog[open] a')].concat(document.querySelector('dialog[open]') ? [] : [...document.querySelectorAll('button, a, summary')])
+		.find((e) => e.innerText.trim() === %s && !e.disabled && e.offsetParent !== null)`, quoted(text))
+	b.until(fmt.Sprintf("wait for the button %q", text), "!!("+find+")")
+	b.do(chromedp.Evaluate("("+find+").click()", nil))
+}
+
+// fill types the text into the field of the name.
+func (b *tab) fill(name, text string) {
+	b.t.Helper()
+	field := fmt.Sprintf("[name=%q]", name)
+	b.do(chromedp.WaitVisible(field), chromedp.Evaluate(fmt.Sprintf("document.querySelector(%s).select()", quoted(field)), nil), chromedp.SendKeys(field, text))
+}
+
+// signIn signs in and waits for the overview with data.
+func (b *tab) signIn(user, password string) {
+	b.t.Helper()
+	b.fill("user", user)
+	b.fill("password", password)
+	b.press("Sign in")
+	b.shows("instances run")
+}
+
+// look checks a page with axe-core in light and dark, checks that it fits a phone, and keeps
+// pictures of it.
+func (b *tab) look(name string) {
+	b.t.Helper()
+	b.sound()
+	for _, scheme := range []string{"light", "dark"} {
+		b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		b.inspect(name + " in " + scheme)
+		b.picture(name + "-" + scheme)
+	}
+	b.do(chromedp.EmulateViewport(360, 780))
+	var wide float64
+	b.do(chromedp.Evaluate("document.documentElement.scrollWidth", &wide))
+	if wide > 360 {
+		b.t.Errorf("%s is %v pixels wide on a phone of 360", name, wide)
+	}
+	b.picture(name + "-phone")
+	b.do(chromedp.EmulateViewport(1280, 900), emulation.SetEmulatedMedia())
+}
+
+func (b *tab) inspect(what string) {
+	b.t.Helper()
+	var found []struct {
+		ID, Impact, Help string
+		Nodes            []struct {
+			HTML           string
+			FailureSummary string
+		}
+	}
+	await := func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+	b.do(chromedp.Evaluate(axe()+";0", nil),
+		chromedp.Evaluate("axe.run({resultTypes: ['violations']}).then((r) => r.violations)", &found, await))
+	for _, v := range found {
+		if v.Impact == "serious" || v.Impact == "critical" {
+			for _, n := range v.Nodes {
+				b.t.Errorf("%s: axe-core: %s (%s): %s\n%s", what, v.ID, v.Help, n.HTML, n.FailureSummary)
+			}
+		}
+	}
+}
+
+// picture writes a picture of the page, if pictures are wanted.
+func (b *tab) picture(name string) {
+	b.t.Helper()
+	dir := os.Getenv("TREELINE_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	var png []byte
+	b.do(chromedp.FullScreenshot(&png, 100))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}

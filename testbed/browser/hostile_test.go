@@ -1,0 +1,166 @@
+//go:build linux
+
+package browser
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/treeline-edge/treeline/web"
+)
+
+// Texts of hostile clusters, nodes, workloads and users.
+const (
+	markup  = `<img src=x onerror="window.caught=1"><script>window.caught=1</script>`
+	control = "\x1b[31mred\x1b]0;title\a\u202egnp.exe\u200b"
+)
+
+// hostile is a root whose every text is hostile.
+type hostile struct {
+	*httptest.Server
+	resumed atomic.Value // the position of the newest request for the stream
+	streams atomic.Int32
+	lists   atomic.Int32
+	next    chan string // what the streams send; "" ends one
+}
+
+const evil = "evil/" + markup + ".prod"
+
+func startHostile(t *testing.T) *hostile {
+	h := &hostile{next: make(chan string)}
+	now := time.Now().UTC().Format(time.RFC3339Nano)
+	object := func(more string) string {
+		text, _ := json.Marshal(markup + control)
+		return strings.NewReplacer("TEXT", string(text), "NOW", `"`+now+`"`, "APP", quoted(evil)).Replace(more)
+	}
+	resources := `{"milli_cpu":1000,"memory_mb":1024}`
+	aggregate := fmt.Sprintf(`{"nodes":1,"capacity":%[1]s,"free":%[1]s,"mean":%[1]s,"largest":%[1]s,"std_dev":%[1]s}`, resources)
+	event := object(`{"seq":7,"time":NOW,"tenant":"evil","tier":TEXT,"kind":"cluster","object":TEXT,"cluster":TEXT,"state":"running","reason":TEXT,"detail":TEXT}`)
+	answers := map[string]string{
+		"/v1/auth/login": object(`{"user":"dora","access":"a","refresh":"r","expires":"2999-01-01T00:00:00Z","roles":["Admin"]}`),
+		"/v1/auth/me":    `{"user":` + quoted(markup) + `,"roles":["Admin"]}`,
+		"/v1/apps":       object(`{"revision":7,"items":[{"id":APP,"tenant":"evil","created":NOW,"revision":1,"running":0,"wanted":1,"by":TEXT,"services":[APP],"spec":{"application_name":TEXT,"application_namespace":TEXT,"microservices":[]}}]}`),
+		"/v1/services":   object(`{"revision":7,"items":[{"id":APP,"app":APP,"replicas":1,"running":0,"revision":1,"spec_revision":1,"spec":{"microservice_name":TEXT,"microservice_namespace":TEXT,"code":TEXT,"virtualization":TEXT}}]}`),
+		"/v1/clusters":   object(`{"revision":7,"items":[{"id":TEXT,"status":TEXT,"joined":NOW,"heard":NOW,"location":TEXT,"version":TEXT,"block":0,"instances":1,"revision":1,"grant":{"open":true},"reserved":` + resources + `,"aggregate":` + aggregate + `}]}`),
+		"/v1/events":     `{"revision":7,"items":[` + event + `]}`,
+		"/v1/instances":  object(`{"revision":7,"items":[{"id":` + quoted(evil+"#0") + `,"service":APP,"number":0,"state":TEXT,"reason":TEXT,"detail":TEXT,"cluster":TEXT,"node":TEXT,"address":TEXT,"created":NOW,"since":NOW,"epoch":1,"placements":1,"restarts":0,"revision":1,"spec_revision":1}]}`),
+	}
+	mux := http.NewServeMux()
+	for path, text := range answers {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			if path == "/v1/apps" {
+				h.lists.Add(1)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(text))
+		})
+	}
+	mux.HandleFunc("/v1/changes", func(w http.ResponseWriter, r *http.Request) {
+		h.resumed.Store(r.Header.Get("Last-Event-ID"))
+		h.streams.Add(1)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("event: bookmark\nid: 7\ndata: {\"revision\":7}\n\n"))
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case text := <-h.next:
+				if text == "" {
+					return // the connection breaks
+				}
+				_, _ = w.Write([]byte(text))
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	})
+	mux.HandleFunc("/v1/instances/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		explanation := object(`{"considered":2,"candidates":[{"candidate":TEXT,"constraint":TEXT,"need":TEXT,"have":TEXT,"short":TEXT}],"nearest":{"candidate":TEXT,"constraint":TEXT,"short":TEXT}}`)
+		_, _ = fmt.Fprintf(w, `{"summary":%s,"would_help":[%[1]s],"root":%[2]s,"clusters":[{"cluster":%[1]s,"at":%q,"answer":%[2]s}],"instance":{"id":%[3]s,"cluster":%[1]s}}`,
+			quoted(markup+control), explanation, now, quoted(evil+"#0"))
+	})
+	mux.HandleFunc("/v1/clusters/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(object(`{"items":[{"id":TEXT,"cluster":TEXT,"status":TEXT,"arch":TEXT,"os":TEXT,"instances":0,"joined":NOW,"runtimes":[TEXT],"version":TEXT,"cpu_used_percent":1,"memory_used_percent":1,"allocated":` + resources + `,"capacity":` + resources + `}]}`)))
+	})
+	h.Server = httptest.NewTLSServer(web.Handler(web.Root, mux))
+	t.Cleanup(func() {
+		h.CloseClientConnections()
+		h.Close()
+	})
+	return h
+}
+
+// No text of others becomes markup, a script, an escape sequence or a change of direction.
+func TestTextsOfOthersStayTexts(t *testing.T) {
+	t.Parallel()
+	h := startHostile(t)
+	b := open(t, h.URL)
+	b.signIn("dora", "x")
+	pages := map[string]string{
+		"": "Newest events", "apps": "1 / 1", "events": "Detail", "clusters": "Instances",
+		"app/" + escape(evil): "Services", "service/" + escape(evil): "Instances", "instance/" + escape(evil+"#0"): "Why it is", "cluster/" + escape(markup+control): "Nodes",
+	}
+	pages["apps"] = "Created"
+	for page, text := range pages {
+		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %s", quoted("#/"+page)), nil))
+		b.shows(text)
+		b.until("the hostile text on page "+page, "document.querySelector('main').innerText.includes('<img src=x')")
+		var found string
+		b.do(chromedp.Evaluate(`(() => {
+			const bad = [...document.querySelectorAll('main img, main script, [onerror], a[href^="javascript"]')].map((e) => e.outerHTML);
+			if (window.caught) bad.push('a script ran');
+			const shown = (document.body.innerText + document.title).match(/.{0,40}[\u001b\u0007\u202e\u200b]/);
+			if (shown) bad.push("control characters are shown: " + shown[0]);
+			for (const a of document.querySelectorAll('a')) if (!a.getAttribute('href').startsWith('#')) bad.push(a.outerHTML);
+			return bad.join('\n');
+		})()`, &found))
+		if found != "" {
+			t.Errorf("page %q: %s", page, found)
+		}
+	}
+}
+
+func escape(id string) string {
+	return strings.NewReplacer("/", "%2F", "#", "%23", " ", "%20", "<", "%3C", ">", "%3E", "\"", "%22", "=", "%3D").Replace(id)
+}
+
+// The stream resumes after the newest change that the page has, and the page lists again when the
+// root no longer has the changes since.
+func TestTheStreamResumes(t *testing.T) {
+	t.Parallel()
+	h := startHostile(t)
+	b := open(t, h.URL)
+	b.signIn("dora", "x")
+	h.next <- "event: change\nid: 9.2\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":9,\"object\":{\"id\":\"acme/new.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":9,\"spec\":{}}}\n\n"
+	b.press("Applications")
+	b.shows("acme/new.prod")
+	h.next <- "" // the connection breaks
+	h.next <- "event: change\nid: 10\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":10}\n\n"
+	if at := h.resumed.Load(); at != "9.2" {
+		t.Errorf("the stream resumed after %v, want 9.2", at)
+	}
+	b.until("the application is gone", "!document.body.innerText.includes('acme/new.prod')")
+	// A change that is older than what the page has is not applied.
+	h.next <- "event: change\nid: 10.1\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":8,\"object\":{\"id\":\"acme/new.prod\"}}\n\nevent: change\nid: 11\ndata: {\"kind\":\"app\",\"id\":\"acme/last.prod\",\"revision\":11,\"object\":{\"id\":\"acme/last.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":11,\"spec\":{}}}\n\n"
+	b.shows("acme/last.prod")
+	if text := b.text(); strings.Contains(text, "acme/new.prod") {
+		t.Errorf("an older change was applied:\n%s", text)
+	}
+	before := h.lists.Load()
+	h.next <- "event: gone\ndata: {}\n\n"
+	b.until("the page shows the list again", "!document.body.innerText.includes('acme/last.prod')")
+	b.until("the stream is live again", "document.querySelector('.freshness').innerText.includes('live')")
+	if h.lists.Load() == before {
+		t.Error("the page did not list again after the position was gone")
+	}
+}

@@ -1,0 +1,106 @@
+//go:build linux
+
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// The jobs share one installation, because it takes seconds to start.
+func TestDashboard(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	t.Run("developer", in.developer)
+	t.Run("operator", in.operator)
+}
+
+// A developer signs in with a code, watches an application start, scales it, asks why an instance is
+// where it is, and deletes the application.
+func (in *installation) developer(t *testing.T) {
+	in.t = t
+	code := in.invite("acme/dora", "Application_Provider")
+	b := open(t, in.URL)
+	b.shows("Sign in")
+	b.look("signin")
+	b.press("I have a sign-in code")
+	b.fill("user", "acme/dora")
+	b.fill("code", code)
+	b.fill("password", password)
+	b.press("Sign in")
+	b.shows("No application is deployed.")
+	b.shows("treeline apply")
+
+	in.apply("shop", `"log","20"`, 16, 1)
+	b.press("Applications")
+	b.shows("acme/shop.prod")
+	b.shows("1 / 1")
+	b.look("applications")
+	b.press("acme/shop.prod")
+	b.shows("Services")
+	b.look("application")
+	b.press("web")
+	b.shows("#0")
+	b.fill("replicas", "3")
+	b.press("Scale")
+	b.until("three instances run", "document.querySelectorAll('tr[data-id] .state.good').length === 3")
+	b.look("service")
+	b.press("#2")
+	b.shows("Why it is there")
+	b.until("the lifecycle ends with running", "[...document.querySelectorAll('.lifecycle .state')].pop()?.innerText.includes('running')")
+	b.until("times between the states", "document.querySelectorAll('.lifecycle .took').length >= 3")
+	b.shows("2 clusters considered")
+	b.look("instance")
+
+	// The session survives a reload, and nothing of it is in a cookie.
+	b.do(chromedp.Reload())
+	b.shows("Why it is there")
+	var cookies string
+	b.do(chromedp.Evaluate("document.cookie", &cookies))
+	if cookies != "" {
+		t.Errorf("the page has the cookies %q, want none", cookies)
+	}
+
+	in.apply("large", `"sleep"`, 1<<20, 1)
+	b.press("Overview")
+	b.shows("Needs attention")
+	b.look("overview")
+	b.press("large.prod.web.v1")
+	b.press("#0")
+	b.shows("Why it is not placed")
+	b.shows("Nearest miss")
+	b.look("unplaceable")
+
+	b.press("Applications")
+	b.press("acme/shop.prod")
+	b.press("Delete")
+	b.shows("3 running instances of 1 service")
+	b.look("delete")
+	b.press("Keep")
+	b.press("Delete")
+	b.press("Delete")
+	b.shows("There is no such application.")
+	b.press("Events")
+	b.shows("deleted")
+	b.look("events")
+
+	b.press("Sign out")
+	b.shows("Password")
+	b.do(chromedp.Reload())
+	b.shows("Password")
+}
+
+// An operator sees the nodes of the clusters, with their load.
+func (in *installation) operator(t *testing.T) {
+	in.t = t
+	in.user("carl", "Admin")
+	b := open(t, in.URL)
+	b.signIn("carl", password)
+	b.press("Clusters")
+	b.shows("c1")
+	b.look("clusters")
+	b.press("c1")
+	b.shows("c1-n1")
+	b.look("cluster")
+}

@@ -1,0 +1,144 @@
+import { render } from 'preact';
+import { useEffect, useState } from 'preact/hooks';
+import { onSignedOut, signOut, tier, User, whoAmI } from './http';
+import { live } from './live';
+import { setUser as setMe } from './may';
+import { Route, to, useRoute } from './route';
+import { Failure, State, T, useClock, useLive } from './parts/basics';
+import { clean } from './text';
+import { ApplicationPage } from './pages/application';
+import { Applications } from './pages/applications';
+import { ClusterPage } from './pages/cluster';
+import { Clusters } from './pages/clusters';
+import { Events } from './pages/events';
+import { InstancePage } from './pages/instance';
+import { Overview } from './pages/overview';
+import { ServicePage } from './pages/service';
+import { SignIn } from './pages/signin';
+
+const links: [page: string, name: string][] = [
+  ['', 'Overview'],
+  ['apps', 'Applications'],
+  ['clusters', 'Clusters'],
+  ['events', 'Events'],
+];
+
+const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster' };
+
+/** Where a page belongs in the navigation. */
+const parents: Record<string, string> = { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters' };
+
+function Page({ route }: { route: Route }) {
+  switch (route.page) {
+    case '':
+      return <Overview />;
+    case 'apps':
+      return <Applications />;
+    case 'app':
+      return <ApplicationPage id={route.id} />;
+    case 'service':
+      return <ServicePage id={route.id} />;
+    case 'instance':
+      return <InstancePage id={route.id} />;
+    case 'clusters':
+      return <Clusters />;
+    case 'cluster':
+      return <ClusterPage id={route.id} />;
+    case 'events':
+      return <Events />;
+  }
+  return (
+    <>
+      <h1>No such page</h1>
+      <p>
+        <a href={to('')}>Overview</a>
+      </p>
+    </>
+  );
+}
+
+/** Whether the page shows current data, and how old it is otherwise. */
+function Freshness() {
+  const l = useLive();
+  useClock(1000);
+  const s = l.heard ? Math.round((performance.now() - l.heard) / 1000) : 0;
+  // The root sends a bookmark each 15 s.
+  const standing = l.standing === 'live' && s > 40 ? 'broken' : l.standing;
+  const text = standing === 'live' ? 'live' : standing === 'broken' ? 'offline' : 'connecting';
+  return (
+    <span class="freshness" role="status" title={l.error || 'The root confirms every 15 s that nothing is missing.'}>
+      <State of={text} /> <span class="faint">{l.heard ? (s < 2 ? 'now' : s + ' s ago') : ''}</span>
+    </span>
+  );
+}
+
+function Frame({ user, out }: { user: User; out: () => void }) {
+  const route = useRoute();
+  const l = useLive();
+  useEffect(() => {
+    live.start();
+    return () => live.stop();
+  }, []);
+  const here = parents[route.page] || route.page;
+  const title = (links.find(([p]) => p === route.page) || [])[1] || titles[route.page] || 'Treeline';
+  useEffect(() => {
+    document.title = title + (route.id ? ' ' + clean(route.id) : '') + ' · Treeline';
+    document.getElementById('main')?.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }, [route.page, route.id]);
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById('main')?.focus())}>
+        Skip to the content
+      </a>
+      <header>
+        <a class="brand" href={to('')}>
+          <img src="icon.svg" alt="" width="20" height="20" /> Treeline
+        </a>
+        <nav aria-label="Pages">
+          {links.map(([page, name]) => (
+            <a key={page} href={to(page)} aria-current={here === page ? 'page' : undefined}>
+              {name}
+            </a>
+          ))}
+        </nav>
+        <span class="who">
+          <Freshness />
+          <span class="name" title={user.roles.join(', ')}>
+            <T>{user.user}</T>
+          </span>
+          <button type="button" onClick={out}>
+            Sign out
+          </button>
+        </span>
+      </header>
+      <main id="main" tabIndex={-1}>
+        {l.standing === 'broken' && <Failure of={new Error('The ' + tier + ' cannot be reached; what is shown may be old. ' + l.error)} />}
+        <Page route={route} />
+      </main>
+    </>
+  );
+}
+
+function Treeline() {
+  const [user, setUser] = useState<User | undefined>();
+  const [error, setError] = useState<unknown>();
+  const [asked, setAsked] = useState(false);
+  const ask = () =>
+    whoAmI()
+      .then((u) => {
+        if (u) setMe(u);
+        setUser(u);
+        setError(undefined);
+      }, setError)
+      .finally(() => setAsked(true));
+  useEffect(() => {
+    onSignedOut(() => setUser(undefined));
+    void ask();
+  }, []);
+  if (!asked) return <p class="faint loading">Loading…</p>;
+  if (!user) return <SignIn done={ask} error={error} />;
+  return <Frame user={user} out={() => void signOut().then(() => setUser(undefined))} />;
+}
+
+render(<Treeline />, document.getElementById('page')!);

@@ -1,0 +1,81 @@
+import { useEffect } from 'preact/hooks';
+import type { Event, Why } from '../types';
+import { get, segment } from '../http';
+import { Age, DataAge, Empty, Failure, State, T, useLive, useLoaded } from '../parts/basics';
+import { EventTable } from '../parts/events';
+import { WhyView } from '../parts/funnel';
+import { Lifecycle } from '../parts/lifecycle';
+import { live } from '../live';
+import { to } from '../route';
+import { serviceOf, short } from '../text';
+
+export function InstancePage({ id }: { id: string }) {
+  const l = useLive();
+  const service = serviceOf(id);
+  useEffect(() => live.watchInstances(service), [service]);
+  const i = l.get('instance', id);
+  const app = l.get('service', service)?.app;
+  const kept = useLoaded((s) => get<{ items: Event[] }>('/v1/events?tail=200&instance=' + encodeURIComponent(id), s), id);
+  const why = useLoaded((s) => get<Why>('/v1/instances/' + segment(id) + '/why', s), i ? id + '@' + i.revision : '');
+  // The events of the list, and those that came by the stream since.
+  const seen = new Map<number, Event>();
+  for (const e of kept.value?.items || []) seen.set(e.seq, e);
+  for (const e of l.events) if (e.instance === id) seen.set(e.seq, e);
+  const events = [...seen.values()].sort((a, b) => a.seq - b.seq);
+  return (
+    <>
+      <p class="path">
+        <a href={to('apps')}>Applications</a> ▸ {app && <><a href={to('app', app)}><T>{short(app)}</T></a> ▸ </>} <a href={to('service', service)}><T>{short(service)}</T></a>
+      </p>
+      <div class="title">
+        <h1><T>{short(id)}</T></h1>
+        {i && <State of={i.leaving ? 'stopping' : i.state} note={i.reason} />}
+      </div>
+      {!i && l.loaded && <Empty command={'treeline get instances --service ' + short(service)}>This instance has been removed. Its events are kept below.</Empty>}
+      {i?.violated && <p class="stale">Violates its SLA: <T>{i.violated}</T></p>}
+      {i && (
+        <dl class="facts">
+          <dt>In this state for</dt>
+          <dd><Age of={i.since} />{i.detail && <> — <T>{i.detail}</T></>}</dd>
+          {i.cluster && (
+            <>
+              <dt>Place</dt>
+              <dd>
+                cluster <a href={to('cluster', i.cluster)}><T>{i.cluster}</T></a>
+                {i.node && <>, node <T>{i.node}</T></>}
+                {i.stale && <span class="stale"> (the cluster does not report)</span>}
+              </dd>
+            </>
+          )}
+          {i.address && (
+            <>
+              <dt>Address</dt>
+              <dd><code><T>{i.address}</T></code></dd>
+            </>
+          )}
+          <dt>Restarts</dt>
+          <dd>{i.restarts}, placed {i.placements === 1 ? 'once' : i.placements + ' times'}</dd>
+        </dl>
+      )}
+      <section aria-label="Lifecycle">
+        <h2>Lifecycle</h2>
+        <Lifecycle events={events} />
+      </section>
+      {i && (
+        <section aria-label="Placement">
+          <h2>{i.cluster ? 'Why it is there' : 'Why it is not placed'}</h2>
+          {why.value && <WhyView why={why.value} />}
+          <Failure of={why.error} />
+          <div class="asked">
+            <DataAge at={why.at} />
+            <button type="button" onClick={why.again}>Ask again</button>
+          </div>
+        </section>
+      )}
+      <section>
+        <h2>Events</h2>
+        <EventTable events={[...events].reverse()} />
+      </section>
+    </>
+  );
+}

@@ -1,0 +1,40 @@
+import type { Event } from '../types';
+import { to } from '../route';
+import { clock } from '../text';
+import { Age, Empty, State, T, Table } from './basics';
+
+function link(e: Event): string {
+  if (e.instance) return to('instance', e.instance);
+  if (e.kind === 'app') return to('app', (e.tenant ? e.tenant + '/' : '') + e.object);
+  if (e.kind === 'cluster') return to('cluster', e.cluster || e.object);
+  return '';
+}
+
+export function EventTable({ events }: { events: Event[] }) {
+  if (events.length === 0) return <Empty command="treeline events -w">No events are kept.</Empty>;
+  return (
+    <Table
+      label="Events"
+      rows={events}
+      id={(e) => String(e.seq)}
+      columns={[
+        { name: 'Age', of: (e) => <Age of={e.time} /> },
+        { name: 'Time', wide: true, of: (e) => <span class="faint">{clock(e.time)}</span> },
+        {
+          name: 'Object',
+          of: (e) =>
+            link(e) ? (
+              <a href={link(e)}>
+                <T>{e.object}</T>
+              </a>
+            ) : (
+              <T>{e.object}</T>
+            ),
+        },
+        { name: 'State', of: (e) => (e.state ? <State of={e.state} note={e.reason} /> : <T>{e.reason}</T>) },
+        { name: 'Detail', of: (e) => <T>{e.detail}</T> },
+        { name: 'From', wide: true, of: (e) => <span class="faint"><T>{e.tier}</T></span> },
+      ]}
+    />
+  );
+}
