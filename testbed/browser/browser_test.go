@@ -59,7 +59,7 @@ func open(t *testing.T, origin string) *tab {
 	t.Helper()
 	programtest.Need(t, "chromium")
 	// Chromium writes its profile and its cache below HOME, too.
-	home := t.TempDir()
+	home := folder(t)
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(home, "profile")),
 		chromedp.Env("HOME="+home, "DBUS_SESSION_BUS_ADDRESS=disabled:"),
@@ -67,7 +67,7 @@ func open(t *testing.T, origin string) *tab {
 		chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(patience),
 	)
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
-	ctx, end := chromedp.NewContext(allocated)
+	ctx, end := chromedp.NewContext(allocated, chromedp.WithErrorf(func(string, ...any) {})) // events that chromedp does not know
 	b := &tab{t: t, ctx: ctx, origin: origin}
 	t.Cleanup(func() {
 		end()

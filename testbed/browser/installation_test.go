@@ -71,7 +71,14 @@ func folder(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Cleanup(func() {
+		// Processes of a browser may still write while they end.
+		for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			if err := os.RemoveAll(dir); err == nil || time.Now().After(end) {
+				return
+			}
+		}
+	})
 	return dir
 }
 
