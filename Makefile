@@ -25,6 +25,7 @@ docs: # regenerates the generated pages and API documents
 	go generate ./testbed/docsgen
 	go test ./root-orchestrator/httpapi ./cluster-orchestrator/httpapi -run OpenAPI -update
 	go test ./testbed/docs -run Bounds -update
+	go generate ./web
 
 tidy:
 	for m in $(MODULES); do (cd $$m && go mod tidy) || exit 1; done

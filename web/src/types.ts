@@ -773,6 +773,7 @@ export interface Scale {
 export interface Schedule {
   cron: string;
   overlap?: string;
+  runs_at_once?: number;
   starting_deadline?: number;
   suspend?: boolean;
   time_zone?: string;
