@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -32,10 +33,11 @@ func (in *installation) developer(t *testing.T) {
 	b.shows("No application is deployed.")
 	b.shows("treeline apply")
 
+	in.deploy(b)
 	in.apply("shop", `"log","20"`, 16, 1)
 	b.press("Applications")
 	b.shows("acme/shop.prod")
-	b.shows("1 / 1")
+	b.until("shop runs", `document.querySelector('tr[data-id="acme/shop.prod"]')?.innerText.includes("1 / 1")`)
 	b.look("applications")
 	b.press("acme/shop.prod")
 	b.shows("Services")
@@ -103,4 +105,55 @@ func (in *installation) operator(t *testing.T) {
 	b.press("c1")
 	b.shows("c1-n1")
 	b.look("cluster")
+}
+
+// deploy writes an SLA with the form, gets its faults at their lines, draws a link, sees the plan,
+// applies it, and changes the application that it made.
+func (in *installation) deploy(b *tab) {
+	b.press("Deploy one")
+	for _, name := range []string{"pre", "detect"} {
+		b.fill("service", name)
+		b.do(chromedp.SetValue("[name=virtualization]", "process"))
+		b.fill("code", in.workload)
+		b.fill("cmd", "sleep 1h")
+		b.fill("memory", "8")
+		b.press("Add service")
+		b.until("the service is in the text", fmt.Sprintf("document.querySelector('[name=sla]').value.includes(%s)", quoted(quoted(name))))
+	}
+	b.fill("ms", "900")
+	b.press("Link")
+	b.until("the link is drawn", "document.querySelector('.graph .edge')?.textContent.includes('900 ms')")
+	b.edit(`"memory": 8`, `"memory": -8`)
+	b.press("Plan")
+	b.until("both faults are at their lines", `(() => {
+		const lines = document.querySelector('[name=sla]').value.split('\n');
+		const said = [...document.querySelectorAll('.faults li')].map((l) => +/line (\d+): memory is -8/.exec(l.innerText)?.[1]);
+		return said.length === 2 && said.every((n) => lines[n - 1].includes('"memory": -8'));
+	})()`)
+	b.forgive("422")
+	b.look("faults")
+	b.edit(`"memory": -8`, `"memory": 8`)
+	b.press("Plan")
+	b.shows("By the view")
+	b.look("deploy")
+	b.press("Apply")
+	b.shows("Change")
+	b.until("both services run", "document.querySelectorAll('tr[data-id] .state.good').length >= 2")
+	b.look("links")
+	b.press("Change")
+	b.until("the SLA is in the editor", "document.querySelector('[name=sla]').value.includes('detect')")
+	b.edit("1h", "2h")
+	b.press("Plan")
+	b.shows("1h")
+	b.press("Applications")
+}
+
+// edit replaces all occurrences of a text in the editor.
+func (b *tab) edit(old, now string) {
+	b.t.Helper()
+	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => {
+		const t = document.querySelector('[name=sla]');
+		t.value = t.value.replaceAll(%s, %s);
+		t.dispatchEvent(new Event('input', {bubbles: true}));
+	})()`, quoted(old), quoted(now)), nil))
 }

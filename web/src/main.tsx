@@ -2,7 +2,7 @@ import { render } from 'preact';
 import { useEffect, useState } from 'preact/hooks';
 import { onSignedOut, signOut, tier, User, whoAmI } from './http';
 import { live } from './live';
-import { setUser as setMe } from './may';
+import { may, setUser as setMe } from './may';
 import { Route, to, useRoute } from './route';
 import { Failure, State, T, useClock, useLive } from './parts/basics';
 import { clean } from './text';
@@ -10,6 +10,7 @@ import { ApplicationPage } from './pages/application';
 import { Applications } from './pages/applications';
 import { ClusterPage } from './pages/cluster';
 import { Clusters } from './pages/clusters';
+import { Deploy } from './pages/deploy';
 import { Events } from './pages/events';
 import { InstancePage } from './pages/instance';
 import { Overview } from './pages/overview';
@@ -19,16 +20,20 @@ import { SignIn } from './pages/signin';
 const links: [page: string, name: string][] = [
   ['', 'Overview'],
   ['apps', 'Applications'],
+  ['deploy', 'Deploy'],
   ['clusters', 'Clusters'],
   ['events', 'Events'],
 ];
+
+/** What a user needs for a page to be of use. */
+const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps', clusters: 'clusters' };
 
 const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster' };
 
 /** Where a page belongs in the navigation. */
 const parents: Record<string, string> = { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters' };
 
-function Page({ route }: { route: Route }) {
+function Page({ route, user }: { route: Route; user: User }) {
   switch (route.page) {
     case '':
       return <Overview />;
@@ -40,6 +45,8 @@ function Page({ route }: { route: Route }) {
       return <ServicePage id={route.id} />;
     case 'instance':
       return <InstancePage id={route.id} />;
+    case 'deploy':
+      return <Deploy key={route.id} id={route.id} user={user} />;
     case 'clusters':
       return <Clusters />;
     case 'cluster':
@@ -96,7 +103,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
           <img src="icon.svg" alt="" width="20" height="20" /> Treeline
         </a>
         <nav aria-label="Pages">
-          {links.map(([page, name]) => (
+          {links.filter(([page]) => may(needs[page] || 'events')).map(([page, name]) => (
             <a key={page} href={to(page)} aria-current={here === page ? 'page' : undefined}>
               {name}
             </a>
@@ -114,7 +121,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
       </header>
       <main id="main" tabIndex={-1}>
         {l.standing === 'broken' && <Failure of={new Error('The ' + tier + ' cannot be reached; what is shown may be old. ' + l.error)} />}
-        <Page route={route} />
+        <Page route={route} user={user} />
       </main>
     </>
   );

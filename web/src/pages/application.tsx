@@ -1,6 +1,8 @@
 import type { Service } from '../types';
 import { segment, send } from '../http';
 import { Age, Dangerous, Empty, State, T, Table, useLive } from '../parts/basics';
+import { Graph } from '../parts/graph';
+import { linksOf } from '../document';
 import { EventTable } from '../parts/events';
 import { within } from '../live';
 import { to } from '../route';
@@ -24,6 +26,7 @@ export function ApplicationPage({ id }: { id: string }) {
       <div class="title">
         <h1><T>{short(id)}</T></h1>
         <State of={standing(app)} />
+        {!app.leaving && <a class="button" href={to('deploy', id)}>Change</a>}
         {!app.leaving && (
           <Dangerous name="Delete" title={'Delete ' + short(id) + '?'} act={() => send('DELETE', '/v1/apps/' + segment(id), { headers: { 'If-Match': '*' } })}>
             <p>
@@ -42,6 +45,15 @@ export function ApplicationPage({ id }: { id: string }) {
         <dt>Created</dt>
         <dd><Age of={app.created} /> ago{app.by && <> by <T>{app.by}</T></>}</dd>
       </dl>
+      {services.length > 1 && (
+        <>
+          <h2>Links</h2>
+          <Graph
+            services={services.map((s) => ({ name: s.spec.microservice_name, note: s.running + ' of ' + s.replicas + ' run', tone: s.running < s.replicas ? 'busy' : 'good' }))}
+            links={linksOf(services.map((s) => s.spec))}
+          />
+        </>
+      )}
       <h2>Services</h2>
       <Table<Service>
         label="Services"

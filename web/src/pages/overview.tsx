@@ -61,7 +61,7 @@ export function Overview() {
       {clusters.length === 0 && (
         <Empty command="treeline token create --cluster munich">No cluster has joined. This command makes a token, and prints the line that a cluster joins with.</Empty>
       )}
-      {clusters.length > 0 && apps.length === 0 && <Empty command="treeline apply -f sla.yaml">No application is deployed.</Empty>}
+      {clusters.length > 0 && apps.length === 0 && <Empty command="treeline apply -f sla.yaml">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>}
       {waiting.length > 0 && (
         <section>
           <h2>Needs attention</h2>
