@@ -5,24 +5,21 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path"
 	"path/filepath"
 	goruntime "runtime"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/durable"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -32,8 +29,6 @@ const (
 	maxFile       = 1 << 30  // bytes of a kernel or an initial file system
 	maxDownload   = 1 << 30  // bytes of an archive
 	maxParameters = 64 << 10 // bytes of an image's kernel parameters
-
-	maxImages = 8 << 30 // bytes of all images that no workload needs
 
 	unusedFor       = 24 * time.Hour // until an image is removed
 	downloadTimeout = 10 * time.Minute
@@ -60,29 +55,31 @@ type imageConfig struct {
 	Cmdline   string // a template of kernel parameters, see machine.cmdline
 	Args, Env []string
 	Initrd    bool
-	Bytes     int64 // of both files
+	Bytes     int64      // of both files
+	Tenant    api.Tenant // the topmost one of those who fetched it
 }
 
-// images are the images in a directory: a directory for each, which is complete if it exists.
+// images fetches and unpacks images.
 type images struct {
-	dir    string
+	cache  *cache
 	oci    func(ctx context.Context, w runtime.Workload) (runtime.Artifact, error) // nil: there are none
 	client func(host string) (*http.Client, error)
 }
 
-// get returns the directory of a workload's image, which it fetches if necessary.
-func (im images) get(ctx context.Context, w runtime.Workload) (string, error) {
+// get returns the directory of a workload's image, which it fetches if necessary. The directory exists at
+// least until done is called.
+func (im images) get(ctx context.Context, w runtime.Workload) (dir string, done func(), err error) {
 	if strings.Contains(w.Spec.Code, "://") {
-		return im.archive(ctx, w.Spec)
+		return im.archive(ctx, w)
 	}
 	if im.oci == nil {
-		return "", runtime.Errorf(api.ReasonNoRuntime, "image %q: images of registries need containerd among the node's runtimes", w.Spec.Code)
+		return "", nil, runtime.Errorf(api.ReasonNoRuntime, "image %q: images of registries need containerd among the node's runtimes", w.Spec.Code)
 	}
 	a, err := im.oci(ctx, w)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return im.save(a.Digest, func(x *extraction) error {
+	return im.cache.get(w.Instance.Tenant().Top(), a.Digest, func(x *extraction) error {
 		x.config.Args, x.config.Env = a.Args, a.Env
 		return a.Layers(ctx, x.read)
 	})
@@ -90,12 +87,12 @@ func (im images) get(ctx context.Context, w runtime.Workload) (string, error) {
 
 // archive fetches an archive in Oakestra's layout: one of the list in code, by the position of this
 // machine's architecture in arch.
-func (im images) archive(ctx context.Context, m api.Microservice) (string, error) {
-	from, err := archiveURL(m, goruntime.GOARCH)
+func (im images) archive(ctx context.Context, w runtime.Workload) (dir string, done func(), err error) {
+	from, err := archiveURL(w.Spec, goruntime.GOARCH)
 	if err != nil {
-		return "", runtime.Errorf(api.ReasonImageBad, "%w", err)
+		return "", nil, runtime.Errorf(api.ReasonImageBad, "%w", err)
 	}
-	return im.save(from.String(), func(x *extraction) error {
+	return im.cache.get(w.Instance.Tenant().Top(), from.String(), func(x *extraction) error {
 		ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 		defer cancel()
 		c, err := im.client(from.Hostname())
@@ -146,42 +143,6 @@ func archiveURL(m api.Microservice, arch string) (*url.URL, error) {
 	return nil, fmt.Errorf("code has no archive for %s", arch)
 }
 
-// save returns the directory of the image with a name. fill extracts it, if it does not exist.
-func (im images) save(name string, fill func(*extraction) error) (dir string, err error) {
-	sum := sha256.Sum256([]byte(name))
-	dir = filepath.Join(im.dir, hex.EncodeToString(sum[:16]))
-	now := time.Now()
-	if os.Chtimes(dir, now, now) == nil { // when it was last used
-		return dir, nil
-	}
-	if err := im.collect(now.Add(-unusedFor)); err != nil {
-		return "", err
-	}
-	unfinished, err := os.MkdirTemp(im.dir, "new-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(unfinished)
-	x := &extraction{dir: unfinished, rank: map[string]int{}, sizes: map[string]int64{}}
-	if err := fill(x); err != nil {
-		return "", err
-	}
-	if _, ok := x.rank[kernelFile]; !ok {
-		return "", runtime.Errorf(api.ReasonImageBad, "it has no kernel, want a file %s", strings.Join(places[kernelFile], " or "))
-	}
-	text, err := json.Marshal(x.config)
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(filepath.Join(unfinished, configFile), text, 0o600); err != nil {
-		return "", err
-	}
-	if err := os.Rename(unfinished, dir); err != nil && !errors.Is(err, fs.ErrExist) { // or another created it
-		return "", err
-	}
-	return dir, nil
-}
-
 // link gives a workload's directory the files of an image, which outlive the image.
 func link(image, dir string) (c imageConfig, err error) {
 	text, err := os.ReadFile(filepath.Join(image, configFile))
@@ -197,45 +158,6 @@ func link(image, dir string) (c imageConfig, err error) {
 	return c, err
 }
 
-// collect removes the images that are unused since a time, what a killed engine left, and the longest unused
-// images beyond maxImages. Workloads have links to their files.
-func (im images) collect(before time.Time) error {
-	all, err := os.ReadDir(im.dir)
-	if err != nil {
-		return err
-	}
-	type image struct {
-		path string
-		used time.Time
-		size int64
-	}
-	var images []image
-	for _, e := range all {
-		i := image{path: filepath.Join(im.dir, e.Name())}
-		for _, name := range []string{"", kernelFile, initrdFile} {
-			info, err := os.Stat(filepath.Join(i.path, name))
-			switch {
-			case err != nil:
-			case name == "":
-				i.used = info.ModTime()
-			default:
-				i.size += info.Size()
-			}
-		}
-		images = append(images, i)
-	}
-	slices.SortFunc(images, func(a, b image) int { return b.used.Compare(a.used) })
-	total := int64(0)
-	for _, i := range images {
-		if total += i.size; total > maxImages || i.used.Before(before) {
-			if err := os.RemoveAll(i.path); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 // extraction extracts the files of a machine from the layers of an image. It writes to fixed names only,
 // so that the names in an archive cannot lead anywhere.
 type extraction struct {
@@ -245,6 +167,7 @@ type extraction struct {
 	sizes   map[string]int64
 	entries int
 	bytes   int64
+	grow    func(total int64) error // makes room for the files
 }
 
 // errTooLarge is an error about an image that is larger than any machine needs.
@@ -307,12 +230,23 @@ func (x *extraction) file(h *tar.Header, from io.Reader) error {
 			x.config.Cmdline = strings.TrimSpace(text.String())
 			return err
 		}
+		if err := x.grow(x.config.Bytes - x.sizes[to] + h.Size); err != nil {
+			return err
+		}
 		x.config.Initrd = x.config.Initrd || to == initrdFile
 		x.sizes[to] = h.Size
 		x.config.Bytes = x.sizes[kernelFile] + x.sizes[initrdFile]
 		return write(filepath.Join(x.dir, to), from)
 	}
 	return nil
+}
+
+// finish completes the directory.
+func (x *extraction) finish() error {
+	if _, ok := x.rank[kernelFile]; !ok {
+		return runtime.Errorf(api.ReasonImageBad, "it has no kernel, want a file %s", strings.Join(places[kernelFile], " or "))
+	}
+	return durable.WriteJSON(x.dir, configFile, x.config)
 }
 
 // oakestra reports whether the archive has the layout of Oakestra: no configuration, and a kernel at its
@@ -325,6 +259,8 @@ func write(to string, from io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, from)
+	if _, err = io.Copy(f, from); err == nil {
+		err = f.Sync() // an image that is incomplete after a power cut would never be fetched again
+	}
 	return errors.Join(err, f.Close())
 }

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -34,6 +34,15 @@ func header(t *testing.T, h tar.Header) io.Reader {
 		t.Fatal(err)
 	}
 	return io.MultiReader(&b, zeros{})
+}
+
+func newCache(t *testing.T, limit int64) *cache {
+	t.Helper()
+	c, err := openCache(t.TempDir(), limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // TestHostileImages: an image cannot fill the disk, escape its directory, or have anything but files.
@@ -62,8 +71,8 @@ func TestHostileImages(t *testing.T) {
 		"Oakestra's files":          {archiveOf(t, map[string][]byte{"files/x": nil, "kernel": []byte("k")}), "9p"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			im := images{dir: t.TempDir()}
-			_, err := im.save("x", func(x *extraction) error { return x.read(c.layer) })
+			im := newCache(t, maxImages)
+			_, _, err := im.get("t", "x", func(x *extraction) error { return x.read(c.layer) })
 			e, ok := errors.AsType[*runtime.Error](err)
 			if !ok || e.Reason != api.ReasonImageBad || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want image_bad with %q", err, c.want)
@@ -77,7 +86,7 @@ func TestHostileImages(t *testing.T) {
 
 // TestUnpackedBytesAreBounded reads a layer whose first file never ends.
 func TestUnpackedBytesAreBounded(t *testing.T) {
-	x := &extraction{dir: t.TempDir(), bytes: maxUnpacked - 1<<20}
+	x := &extraction{dir: t.TempDir(), bytes: maxUnpacked - 1<<20, grow: func(int64) error { return nil }}
 	err := x.read(header(t, tar.Header{Name: "usr/lib/large", Typeflag: tar.TypeReg, Size: 1 << 40}))
 	if err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("got %v, want that it is too large", err)
@@ -87,13 +96,13 @@ func TestUnpackedBytesAreBounded(t *testing.T) {
 // TestPreferredPlaces: the first place in the list wins, whatever the order of files; a later layer
 // replaces a file of an earlier one.
 func TestPreferredPlaces(t *testing.T) {
-	im := images{dir: t.TempDir()}
+	im := newCache(t, maxImages)
 	fill := func(x *extraction) error {
 		return errors.Join(
 			x.read(archiveOf(t, map[string][]byte{"/unikraft/bin/kernel": []byte("third"), "./boot/vmlinuz": []byte("old")})),
 			x.read(archiveOf(t, map[string][]byte{"kernel": []byte("second"), "boot/vmlinuz": []byte("new"), "boot/cmdline": []byte(" a=b\n")})))
 	}
-	dir, err := im.save("x", fill)
+	dir, done, err := im.get("t", "x", fill)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,8 +115,11 @@ func TestPreferredPlaces(t *testing.T) {
 	if err != nil || string(kernel) != "new" || c.Cmdline != "a=b" || c.Initrd || c.Bytes != 3 {
 		t.Errorf("got kernel %q (%v) and %+v, want new, and the parameters a=b", kernel, err, c)
 	}
-	if _, err := im.save("x", func(*extraction) error { return errors.New("fetched again") }); err != nil {
+	done()
+	if _, done, err := im.get("t", "x", func(*extraction) error { return errors.New("fetched again") }); err != nil {
 		t.Error(err)
+	} else {
+		done()
 	}
 	if err := im.collect(time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
@@ -128,9 +140,12 @@ func TestOakestraArchives(t *testing.T) {
 		_ = z.Close()
 	}))
 	defer srv.Close()
-	im := images{dir: t.TempDir(), client: func(string) (*http.Client, error) { return srv.Client(), nil }}
+	im := images{cache: newCache(t, maxImages), client: func(string) (*http.Client, error) { return srv.Client(), nil }}
 	get := func(code string, arch ...string) error {
-		_, err := im.get(context.Background(), runtime.Workload{Spec: api.Microservice{Virtualization: api.Unikernel, Code: code, Arch: arch}})
+		_, done, err := im.get(t.Context(), runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#0"}, Spec: api.Microservice{Virtualization: api.Unikernel, Code: code, Arch: arch}})
+		if err == nil {
+			done()
+		}
 		return err
 	}
 	if err := get("http://other.invalid/x,"+srv.URL+"/uk.tar.gz", "arm64", "amd64"); err != nil {

@@ -135,12 +135,13 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	if cfg.Accel != "kvm" {
 		groups = nil
 	}
-	r := &Runtime{
-		cfg: cfg, images: images{filepath.Join(cfg.StateDir, "images"), cfg.Artifact, cfg.Client}, groups: groups,
-		version: strings.TrimSpace(strings.SplitN(string(version), "\n", 2)[0]) + " (" + cfg.Accel + ")",
-	}
-	if err := os.MkdirAll(r.images.dir, 0o700); err != nil {
+	unpacked, err := openCache(filepath.Join(cfg.StateDir, "images"), maxImages)
+	if err != nil {
 		return nil, err
+	}
+	r := &Runtime{
+		cfg: cfg, images: images{unpacked, cfg.Artifact, cfg.Client}, groups: groups,
+		version: strings.TrimSpace(strings.SplitN(string(version), "\n", 2)[0]) + " (" + cfg.Accel + ")",
 	}
 	r.Workloads, err = shim.Open(shim.Config{
 		Name: shimName, StateDir: cfg.StateDir, CgroupParent: cfg.CgroupParent, LogLimit: cfg.LogLimit,
@@ -202,14 +203,32 @@ func (r *Runtime) Info(context.Context) (runtime.Info, error) {
 // Create implements runtime.Runtime.
 func (r *Runtime) Create(ctx context.Context, w runtime.Workload) error {
 	var image string
-	fetch := func() (err error) {
-		if err := check(w); err != nil {
-			return err
+	done := func() {}
+	fetch := func() error {
+		dir, release, err := r.fetch(ctx, w)
+		if err == nil {
+			image, done = dir, release
 		}
-		image, err = r.images.get(ctx, w)
 		return err
 	}
+	defer func() { done() }()
 	return r.Put(w, fetch, func(dir string) (shim.Plan, error) { return r.plan(w, image, dir) })
+}
+
+// Fetch implements runtime.Fetcher.
+func (r *Runtime) Fetch(ctx context.Context, w runtime.Workload) error {
+	_, done, err := r.fetch(ctx, w)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+func (r *Runtime) fetch(ctx context.Context, w runtime.Workload) (dir string, done func(), err error) {
+	if err := check(w); err != nil {
+		return "", nil, err
+	}
+	return r.images.get(ctx, w)
 }
 
 // check refuses what a virtual machine cannot do.
@@ -293,8 +312,8 @@ func (r *Runtime) Namespace(_ context.Context, k wire.Key) (string, runtime.Work
 
 // Housekeep implements runtime.Housekeeper: it trims the logs and removes unused images.
 func (r *Runtime) Housekeep(ctx context.Context) error {
-	return errors.Join(r.Workloads.Housekeep(ctx), r.images.collect(time.Now().Add(-unusedFor)))
+	return errors.Join(r.Workloads.Housekeep(ctx), r.images.cache.collect(time.Now().Add(-unusedFor)))
 }
 
 // Purge implements runtime.Purger: it removes all images.
-func (r *Runtime) Purge(context.Context) error { return r.images.collect(time.Now().Add(time.Hour)) }
+func (r *Runtime) Purge(context.Context) error { return r.images.cache.collect(time.Now().Add(time.Hour)) }

@@ -91,18 +91,31 @@ func (s *several) Info(ctx context.Context) (runtime.Info, error) {
 	return all, nil
 }
 
-// Create implements runtime.Runtime.
-func (s *several) Create(ctx context.Context, w runtime.Workload) error {
+// runs returns the runtime that runs the value of `virtualization`.
+func (s *several) runs(virtualization string) runtime.Runtime {
 	rest := s.members[0].Runtime
 	for _, m := range s.members {
 		switch {
-		case slices.Contains(m.Virtualizations, w.Spec.Virtualization):
-			return m.Create(ctx, w)
+		case slices.Contains(m.Virtualizations, virtualization):
+			return m.Runtime
 		case len(m.Virtualizations) == 0:
 			rest = m.Runtime
 		}
 	}
-	return rest.Create(ctx, w)
+	return rest
+}
+
+// Create implements runtime.Runtime.
+func (s *several) Create(ctx context.Context, w runtime.Workload) error {
+	return s.runs(w.Spec.Virtualization).Create(ctx, w)
+}
+
+// Fetch implements runtime.Fetcher. It does nothing for a runtime without images.
+func (s *several) Fetch(ctx context.Context, w runtime.Workload) error {
+	if f, ok := s.runs(w.Spec.Virtualization).(runtime.Fetcher); ok {
+		return f.Fetch(ctx, w)
+	}
+	return nil
 }
 
 // Start implements runtime.Runtime.
