@@ -55,8 +55,11 @@ func (l lossy) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// output returns the URI to which a shim writes the output of a workload.
-func output(path string, tty bool) (string, error) {
+// output returns the URI to which the shim of a handler writes the output of a workload.
+func output(path, handler string, tty bool) (string, error) {
+	if handler == runscV1 { // its shim takes paths only
+		return path, nil
+	}
 	if !tty {
 		uri, err := cio.LogURIGenerator("file", path, nil)
 		if err != nil {

@@ -110,9 +110,12 @@ func (c Config) withDefaults() (Config, error) {
 
 const defaultSnapshotter = "overlayfs"
 
-const runcV2 = "io.containerd.runc.v2"
+const (
+	runcV2  = "io.containerd.runc.v2"
+	runscV1 = "io.containerd.runsc.v1" // gVisor
+)
 
-var shortNames = map[string]string{"runc": runcV2, "runsc": "io.containerd.runsc.v1", "kata": "io.containerd.kata.v2"}
+var shortNames = map[string]string{"runc": runcV2, "runsc": runscV1, "kata": "io.containerd.kata.v2"}
 
 // handler returns the handler of virtualization v, with the runtime's full name.
 func (c Config) handler(v string) (Handler, bool) {

@@ -242,6 +242,9 @@ func (r *Runtime) create(ctx context.Context, w runtime.Workload) error {
 	if len(w.Mounts) > 0 && h.Runtime != runcV2 {
 		return runtime.Errorf(api.ReasonNoRuntime, "volumes are not supported with the handler %s", h.Runtime)
 	}
+	if w.Spec.TTY && h.Runtime == runscV1 {
+		return runtime.Errorf(api.ReasonNoRuntime, "a terminal is not supported with the handler %s", h.Runtime)
+	}
 	for retried := false; ; retried = true {
 		img, err := r.image(namespaces.WithNamespace(ctx, r.cfg.Namespace), w)
 		if err != nil {

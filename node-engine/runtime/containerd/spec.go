@@ -21,6 +21,10 @@ import (
 // groupAnnotation makes one process of the runc shim serve all containers of a group.
 const groupAnnotation = "io.containerd.runc.v2.group"
 
+// sandboxAnnotation makes the shim of gVisor connect the container's output. Without it, the shim waits for
+// the container's end before it answers.
+const sandboxAnnotation = "io.kubernetes.cri.container-type"
+
 const cpuPeriod = 100_000 // microseconds, the kernel's default
 
 // capabilities are for a container that runs as user 0: to change owners and users, and to listen on
@@ -88,6 +92,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	}
 	if h.Runtime == runcV2 {
 		opts = append(opts, oci.WithAnnotations(map[string]string{groupAnnotation: c.shimGroup(w.Instance)}))
+	}
+	if h.Runtime == runscV1 {
+		opts = append(opts, oci.WithAnnotations(map[string]string{sandboxAnnotation: "sandbox"}))
 	}
 	if w.Spec.Privileged { // Create has checked that this is allowed
 		return append(opts, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithHostDevices, oci.WithNewPrivileges, c.withDevices(w))

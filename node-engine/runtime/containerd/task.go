@@ -62,7 +62,8 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 		return err
 	}
 	defer leave()
-	out, err := output(path, w.Spec.TTY)
+	h, _ := r.cfg.handler(w.Spec.Virtualization)
+	out, err := output(path, h.Runtime, w.Spec.TTY)
 	if err != nil {
 		return err
 	}
@@ -268,7 +269,11 @@ func (r *Runtime) kill(ctx context.Context, id string) error {
 		return err
 	}
 	if task.Status != tasktypes.Status_STOPPED {
-		if err := r.killTask(ctx, id); err != nil {
+		err := r.killTask(ctx, id)
+		if err != nil && task.Status == tasktypes.Status_CREATED { // gVisor has no process to signal before the start
+			err = r.group(id).Kill(ctx)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -316,4 +316,6 @@ func (r *Runtime) Housekeep(ctx context.Context) error {
 }
 
 // Purge implements runtime.Purger: it removes all images.
-func (r *Runtime) Purge(context.Context) error { return r.images.cache.collect(time.Now().Add(time.Hour)) }
+func (r *Runtime) Purge(context.Context) error {
+	return r.images.cache.collect(time.Now().Add(time.Hour))
+}

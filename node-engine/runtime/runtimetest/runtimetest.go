@@ -51,6 +51,8 @@ type Harness struct {
 	// Missing is a service whose code does not exist; Create fails with MissingReason.
 	Missing       api.Microservice
 	MissingReason api.Reason
+	// Only are the names of the tests to run, for a runtime that cannot do the others; nil: all.
+	Only []string
 	// Left returns the names of everything that belongs to the workload on the machine.
 	Left func(k wire.Key) []string
 }
@@ -107,6 +109,9 @@ func Run(t *testing.T, factory func(t *testing.T) Harness) {
 			s := &suite{T: t, Harness: h}
 			s.rt = s.open()
 			t.Cleanup(func() { s.rt.Close() }) // last, after the workloads were stopped
+			if h.Only != nil && !slices.Contains(h.Only, c.name) {
+				return
+			}
 			if _, ok := s.rt.(runtime.Executor); !ok && strings.HasPrefix(c.name, "Exec") {
 				return
 			}
