@@ -19,6 +19,7 @@ TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" mosquitto:mosquitto pin
 	curl:curl systemd-analyze:systemd python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils
 	qemu-system-x86_64:qemu-system-x86
 	chromium:chromium node:nodejs tsc:node-typescript)
+	qemu-system-x86_64:qemu-system-x86 docker-registry:docker-registry)
 
 # Packages without programs.
 TEST_FILES=(/usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates)

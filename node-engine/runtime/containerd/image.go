@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/platforms"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/image-spec/identity"
+	v1 "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -163,7 +164,7 @@ func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchC
 			return img, err
 		}
 	}
-	options := []client.RemoteOpt{client.WithPlatformMatcher(p), client.WithResolver(r.cfg.resolver(from))}
+	options := []client.RemoteOpt{client.WithPlatformMatcher(p), client.WithResolver(r.cfg.resolver(from)), client.WithImageHandlerWrapper(boundMetadata)}
 	if unpack {
 		options = append(options, client.WithPullUnpack, client.WithPullSnapshotter(r.cfg.Snapshotter))
 	}
@@ -172,6 +173,31 @@ func (r *Runtime) findImage(ctx context.Context, code string, p platforms.MatchC
 		return nil, r.pullError(reference.Domain(named), ref, err)
 	}
 	return img, nil
+}
+
+// maxMetadata bounds the manifests and the configuration of an image, which are read into memory.
+const maxMetadata = 4 << 20
+
+// boundMetadata returns a handler that refuses larger metadata before it is fetched.
+func boundMetadata(h images.Handler) images.Handler {
+	check := func(d v1.Descriptor) error {
+		if d.Size > maxMetadata {
+			return fmt.Errorf("%s %s has %d bytes, at most %d", d.MediaType, d.Digest, d.Size, int64(maxMetadata))
+		}
+		return nil
+	}
+	return images.HandlerFunc(func(ctx context.Context, d v1.Descriptor) (children []v1.Descriptor, err error) {
+		index, manifest := images.IsIndexType(d.MediaType), images.IsManifestType(d.MediaType)
+		if index || manifest || images.IsConfigType(d.MediaType) {
+			if err := check(d); err != nil {
+				return nil, err
+			}
+		}
+		if children, err = h.Handle(ctx, d); err == nil && manifest && len(children) > 0 {
+			err = check(children[0]) // the configuration, whatever its type
+		}
+		return children, err
+	})
 }
 
 // lookUp returns the image of a name in containerd's namespace, nil if there is none.

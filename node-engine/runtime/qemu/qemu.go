@@ -122,19 +122,14 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run %s --version: %w", cfg.Program, err)
 	}
-	groups, kvm := kvmGroups("/dev/kvm")
+	accel, groups, reason := accelerator(cfg.Accel, "/dev/kvm", "/proc/cpuinfo")
 	switch {
-	case cfg.Accel == "kvm" && kvm != nil:
-		return nil, fmt.Errorf("qemu.accel is kvm: %w", kvm)
-	case cfg.Accel == "auto" && (kvm != nil || !virtualizes()):
-		cfg.Accel = "tcg"
-		log.Warn("virtual machines are emulated, which is slow: this machine has no KVM that can be used", "err", kvm)
-	case cfg.Accel == "auto":
-		cfg.Accel = "kvm"
+	case accel == "":
+		return nil, fmt.Errorf("qemu.accel is %s: %w", cfg.Accel, reason)
+	case reason != nil:
+		log.Warn("virtual machines are emulated, which is slow: this machine has no KVM that can be used", "err", reason)
 	}
-	if cfg.Accel != "kvm" {
-		groups = nil
-	}
+	cfg.Accel = accel
 	unpacked, err := openCache(filepath.Join(cfg.StateDir, "images"), maxImages)
 	if err != nil {
 		return nil, err
@@ -150,9 +145,28 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	return r, err
 }
 
-// cpuInfo returns the first line of /proc/cpuinfo with a key.
-func cpuInfo(want string) string {
-	text, _ := os.ReadFile("/proc/cpuinfo")
+// accelerator returns what machines run with, kvm or tcg, and the groups that QEMU needs for that. If want is
+// auto, reason says why it is not kvm; if want is kvm and cannot be had, accel is empty.
+func accelerator(want, device, cpus string) (accel string, groups []int, reason error) {
+	if want == "tcg" {
+		return want, nil, nil
+	}
+	groups, reason = kvmGroups(device)
+	if reason == nil && want == "auto" && !virtualizes(cpus) {
+		reason = fmt.Errorf("the processor says neither vmx nor svm, so that KVM may not boot every kernel (qemu.accel: kvm uses it nevertheless): %w", api.ErrUnavailable)
+	}
+	switch {
+	case reason == nil:
+		return "kvm", groups, nil
+	case want == "auto":
+		return "tcg", nil, reason
+	}
+	return "", nil, reason
+}
+
+// cpuInfo returns the value of the first line with a key in a file such as /proc/cpuinfo.
+func cpuInfo(path, want string) string {
+	text, _ := os.ReadFile(path)
 	for line := range strings.Lines(string(text)) {
 		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == want {
 			return strings.TrimSpace(value)
@@ -163,8 +177,8 @@ func cpuInfo(want string) string {
 
 // virtualizes reports whether the processor virtualizes. KVM without that, as in some clouds, cannot boot
 // every kernel.
-func virtualizes() bool {
-	flags := strings.Fields(cpuInfo("flags"))
+func virtualizes(cpus string) bool {
+	flags := strings.Fields(cpuInfo(cpus, "flags"))
 	return slices.Contains(flags, "vmx") || slices.Contains(flags, "svm")
 }
 
@@ -172,7 +186,7 @@ func virtualizes() bool {
 // machine microvm has no other clock, with which a guest on a busy machine could measure it. It is 0 with
 // KVM, which tells the guest, and if it is unknown.
 func emulatedKHz(accel string) int {
-	mhz, err := strconv.ParseFloat(cpuInfo("cpu MHz"), 64)
+	mhz, err := strconv.ParseFloat(cpuInfo("/proc/cpuinfo", "cpu MHz"), 64)
 	if accel != "tcg" || err != nil {
 		return 0
 	}
