@@ -11,14 +11,17 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-// Upgrade sends a request for access to an instance (kind: exec, attach or portforward), which the
-// server answers by changing to the WebSocket protocol. dial sends the request with a client of HTTP/1.1
+// AccessPath returns the path for access to an object: exec, attach or portforward of an instance,
+// snapshot or restore of a volume.
+func AccessPath[ID ~string](k Kind, id ID, what string) string { return pathOf(k, id) + "/" + what }
+
+// Upgrade sends a request to a path of AccessPath, which the server answers by changing to the WebSocket protocol. dial sends the request with a client of HTTP/1.1
 // to the URL with the header, and returns the answer; a WebSocket library does. The right to the stream
 // is renewed until Right is closed.
 //
 // Errors are those of dial, and those of the server if dial returns an answer with an error status.
-func (c *Client) Upgrade(ctx context.Context, id api.InstanceID, kind string, q url.Values, dial func(c *http.Client, url string, h http.Header) (*http.Response, error)) (*Right, error) {
-	target := c.url + pathOf(Instances, id) + "/" + kind
+func (c *Client) Upgrade(ctx context.Context, path string, q url.Values, dial func(c *http.Client, url string, h http.Header) (*http.Response, error)) (*Right, error) {
+	target := c.url + path
 	if len(q) > 0 {
 		target += "?" + q.Encode()
 	}

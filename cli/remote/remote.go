@@ -1,4 +1,5 @@
-// Package remote opens streams to the workloads of instances: exec, attach and port-forward.
+// Package remote opens streams to the workloads of instances (exec, attach and port-forward) and to
+// volumes (snapshot and restore).
 //
 //	conn, err := remote.Dial(ctx, client, id, "exec", client.ExecQuery(exec))
 //	code, err := remote.Output(conn, os.Stdout, os.Stderr)
@@ -33,8 +34,12 @@ type Conn struct {
 
 // Dial opens a stream to an instance. Errors are those of client.Upgrade. The stream ends with ctx.
 func Dial(ctx context.Context, a *client.Client, id api.InstanceID, kind string, q url.Values) (*Conn, error) {
+	return dial(ctx, a, client.AccessPath(client.Instances, id, kind), q)
+}
+
+func dial(ctx context.Context, a *client.Client, path string, q url.Values) (*Conn, error) {
 	c := &Conn{}
-	right, err := a.Upgrade(ctx, id, kind, q, func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
+	right, err := a.Upgrade(ctx, path, q, func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
 		socket, resp, err := websocket.Dial(ctx, url, &websocket.DialOptions{
 			HTTPClient: hc, HTTPHeader: h, Subprotocols: []string{access.Protocol}, CompressionMode: websocket.CompressionDisabled,
 		})

@@ -87,10 +87,18 @@ func (a *Audit) delete(ctx context.Context, slots []int) error {
 // Record stores that a user reached an instance. The record is durable when it returns. first says that
 // the access begins, of which the root gets a notice.
 func (a *Audit) Record(ctx context.Context, i api.Instance, text string, first bool) error {
-	e := api.Event{
-		Time: a.opt.Now(), Tenant: i.ID.Tenant(), Tier: "cluster " + string(a.opt.Cluster), Kind: "instance", Object: i.ID.Name(),
-		Reason: api.ReasonAccess, Detail: step.Clip(text), Cluster: a.opt.Cluster, Epoch: i.Epoch, Instance: i.ID,
-	}
+	e := api.Event{Tenant: i.ID.Tenant(), Kind: "instance", Object: i.ID.Name(), Epoch: i.Epoch, Instance: i.ID}
+	return a.record(ctx, e, string(i.ID), text, first)
+}
+
+// RecordVolume is Record for a volume.
+func (a *Audit) RecordVolume(ctx context.Context, id api.VolumeID, text string, first bool) error {
+	e := api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Instance: id.Instance()}
+	return a.record(ctx, e, string(id), text, first)
+}
+
+func (a *Audit) record(ctx context.Context, e api.Event, object, text string, first bool) error {
+	e.Time, e.Tier, e.Reason, e.Detail, e.Cluster = a.opt.Now(), "cluster "+string(a.opt.Cluster), api.ReasonAccess, step.Clip(text), a.opt.Cluster
 	a.mu.Lock()
 	a.seq++
 	e.Seq = a.seq
@@ -99,7 +107,7 @@ func (a *Audit) Record(ctx context.Context, i api.Instance, text string, first b
 	if first {
 		a.unsaid++
 		if e.Time.Sub(a.notified) >= notifyEvery {
-			notice = fmt.Sprintf("%s in %s, at the cluster's own port", text, i.ID)
+			notice = fmt.Sprintf("%s in %s, at the cluster's own port", text, object)
 			if a.unsaid > 1 {
 				notice += fmt.Sprintf(", and %d more", a.unsaid-1)
 			}

@@ -23,6 +23,9 @@ func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) { return c.place
 // has it or may have it again.
 func (c *Core) Volume(id api.VolumeID) (at []api.NodeID, used bool) { return c.place.Volume(id) }
 
+// VolumeAt returns the node that has a local volume as it was written last, "" if there is none.
+func (c *Core) VolumeAt(id api.VolumeID) api.NodeID { return c.place.VolumeAt(id) }
+
 // Why explains for each node whether an instance could be placed there now, and why not. ok
 // is false for an instance that the cluster does not have.
 func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) { return c.place.Why(id) }

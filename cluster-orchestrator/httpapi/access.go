@@ -79,22 +79,27 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 	if err != nil {
 		return nil, err
 	}
+	return a.serve(ctx, p, r, what, func(ctx context.Context, text string, first bool) error { return a.opt.Audit.Record(ctx, i, text, first) })
+}
+
+// serve serves a stream, and records its begin and its result.
+func (a *API) serve(ctx context.Context, p rights.Principal, r wire.StreamRequest, what string, note func(_ context.Context, text string, first bool) error) (*streamOut, error) {
 	what += " by " + p.User
-	if err := a.opt.Audit.Record(ctx, i, what, true); err != nil {
-		return nil, fmt.Errorf("record %s in %s: %w", r.Kind, i.ID, err)
+	if err := note(ctx, what, true); err != nil {
+		return nil, fmt.Errorf("record %s of %s: %w", r.Kind, r.Instance, err)
 	}
 	record := func(result string) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 		defer cancel()
-		if err := a.opt.Audit.Record(ctx, i, what+" "+result, false); err != nil {
-			a.opt.Log.Warn("end of access to an instance not recorded", "instance", i.ID, "what", what, "result", result, "err", err)
+		if err := note(ctx, what+" "+result, false); err != nil {
+			a.opt.Log.Warn("end of access not recorded", "instance", r.Instance, "what", what, "result", result, "err", err)
 		}
 	}
 	r.For = streams.For(p.Tenant, p.User)
 	stream, err := a.openAccess(ctx, p, r)
 	if err != nil {
 		record("failed: " + err.Error())
-		a.opt.Log.Info("access to an instance refused", "what", what, "instance", r.Instance, "by", p.User, "err", err)
+		a.opt.Log.Info("access refused", "what", what, "instance", r.Instance, "by", p.User, "err", err)
 		return nil, err
 	}
 	return &streamOut{func(hc huma.Context) {
@@ -106,10 +111,13 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 	}}, nil
 }
 
-// openAccess requests a stream to a workload from its node, if p may use it.
+// openAccess requests a stream to a workload or volume from its node, if p may use it.
 func (a *API) openAccess(ctx context.Context, p rights.Principal, r wire.StreamRequest) (io.ReadWriteCloser, error) {
 	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
 		return nil, err
+	}
+	if r.OfVolume() {
+		return a.openVolume(ctx, r)
 	}
 	if r.Kind == "exec" {
 		if r.Exec == nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -42,11 +43,16 @@ func accessible(t *testing.T) (*rig, *httptest.Server) {
 
 func dial(t *testing.T, srv *httptest.Server, who string) (net.Conn, error) {
 	t.Helper()
+	return dialTo(t, srv, who, client.AccessPath(client.Instances, followed, "exec"), client.ExecQuery(api.Exec{Args: []string{"env"}}))
+}
+
+func dialTo(t *testing.T, srv *httptest.Server, who, path string, query url.Values) (net.Conn, error) {
+	t.Helper()
 	c, err := client.New(client.Options{URL: srv.URL, HTTP: srv.Client(), Tokens: client.Static(who)})
 	check(t, err)
 	var socket *websocket.Conn
-	_, err = c.Upgrade(t.Context(), followed, "exec", client.ExecQuery(api.Exec{Args: []string{"env"}}), func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
-		s, resp, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPClient: hc, HTTPHeader: h})
+	_, err = c.Upgrade(t.Context(), path, query, func(hc *http.Client, target string, h http.Header) (*http.Response, error) {
+		s, resp, err := websocket.Dial(t.Context(), target, &websocket.DialOptions{HTTPClient: hc, HTTPHeader: h})
 		socket = s
 		return resp, err
 	})
@@ -55,6 +61,29 @@ func dial(t *testing.T, srv *httptest.Server, who string) (net.Conn, error) {
 	}
 	t.Cleanup(func() { _ = socket.CloseNow() })
 	return websocket.NetConn(t.Context(), socket, websocket.MessageBinary), nil
+}
+
+// records waits until there is a record about an object for each pattern.
+func (r *rig) records(who, object string, patterns ...string) {
+	r.t.Helper()
+	var all api.Page[api.Event]
+	missing := ""
+	for range 500 { // the end is recorded after the stream
+		r.ask(who, "GET", "/v1/events", nil, 200, &all)
+		missing = ""
+		for _, p := range patterns {
+			if !slices.ContainsFunc(all.Items, func(e api.Event) bool {
+				return regexp.MustCompile(p).MatchString(e.Detail) && e.Object == object && e.Reason == api.ReasonAccess
+			}) {
+				missing = p
+			}
+		}
+		if missing == "" {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Errorf("no record %s about %s in %+v", missing, object, all.Items)
 }
 
 func TestAccessAtTheClustersOwnPort(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/access"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -19,6 +21,76 @@ type volumeIn struct {
 func (a *API) registerVolumes() {
 	remove := rest.Tag("volumes").Delete("/v1/volumes/{id}", "Delete a volume with its data, on its node or by its CSI driver", 404, 409, 503, 504)
 	act(a, remove.Named("deleteVolume"), "", a.deleteVolume)
+	a.registerCopies("snapshot", "Read the files of a local volume, over a WebSocket")
+	a.registerCopies("restore", "Replace the files of a local volume, over a WebSocket")
+}
+
+func (a *API) registerCopies(kind, summary string) {
+	handle(a, rest.Tag("volumes").Get("/v1/volumes/{id}/"+kind, summary, 404, 409, 503, 504).Named(kind+"Volume"), "",
+		func(ctx context.Context, p rights.Principal, in *access.VolumeIn) (*streamOut, error) { return a.accessVolume(ctx, p, kind, in) })
+}
+
+// accessVolume serves a snapshot or a restore for a user of this API, as access does.
+func (a *API) accessVolume(ctx context.Context, p rights.Principal, kind string, in *access.VolumeIn) (*streamOut, error) {
+	r, err := in.Request(kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
+		return nil, err
+	}
+	if err := in.Check(); err != nil {
+		return nil, err
+	}
+	id := api.VolumeID(r.Path)
+	if _, err := a.volumeFor(ctx, r); err != nil {
+		return nil, err
+	}
+	return a.serve(ctx, p, r, kind, func(ctx context.Context, text string, first bool) error {
+		return a.opt.Audit.RecordVolume(ctx, id, text, first)
+	})
+}
+
+// volumeFor returns the node that has a local volume.
+func (a *API) volumeFor(ctx context.Context, r wire.StreamRequest) (at api.NodeID, err error) {
+	id, err := api.ParseVolumeID(r.Path)
+	if err != nil {
+		return "", err
+	}
+	if id.Instance() != r.Instance {
+		return "", fmt.Errorf("%s of volume %s for %s: %w", r.Kind, id, r.Instance, api.ErrInvalid)
+	}
+	var used, csi bool
+	if err := a.opt.Owner.Read(ctx, func() {
+		at = a.opt.Core.VolumeAt(id)
+		_, used = a.opt.Core.Volume(id)
+		_, csi = a.opt.Core.CSIVolume(id)
+	}); err != nil {
+		return "", err
+	}
+	switch {
+	case csi:
+		return "", fmt.Errorf("%s volume %s: it is one of a CSI driver, which has tools of its own: %w", r.Kind, id, api.ErrInvalid)
+	case at == "":
+		return "", fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
+	case used && r.Kind == "restore":
+		return "", access.InUse(id)
+	}
+	return at, nil
+}
+
+// openVolume requests a snapshot or a restore from the volume's node.
+func (a *API) openVolume(ctx context.Context, r wire.StreamRequest) (io.ReadWriteCloser, error) {
+	at, err := a.volumeFor(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	r.Token = ""
+	stream, err := a.opt.Nodes.Connect(ctx, at, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s volume %s: %w", r.Kind, r.Path, err)
+	}
+	return stream, nil
 }
 
 // deleteVolume deletes a volume on each node that has it. The owner of its application may do so, and

@@ -1,12 +1,17 @@
 package httpapi_test
 
 import (
+	"errors"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/internal/frames"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -53,5 +58,96 @@ func TestVolumesAreDeletedOnTheirNode(t *testing.T) {
 		if q := r.asked; q.Kind != "volume" || q.Method != http.MethodDelete || q.Path != string(id) || !strings.HasPrefix(q.For, "acme ") {
 			t.Errorf("request to the node: got %+v", q)
 		}
+	}
+}
+
+const pages = api.VolumeID("acme/shop.prod.db.v1#0:pages")
+
+// withVolume returns a rig in which a node has the volume pages, which its instance has if used, and its TLS server.
+func withVolume(t *testing.T, used bool) (*rig, *httptest.Server) {
+	t.Helper()
+	r := newRig(t)
+	info := api.NodeInfo{
+		ID: "n1", Arch: "amd64", Runtimes: []string{"container"}, Features: []string{api.FeatureOfVolume(api.VolumeLocal)},
+		Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100},
+	}
+	r.step(cluster.JoinNode{Info: info})
+	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 1, Whole: true, Info: &info}})
+	r.step(cluster.NodeAlive{Node: "n1", Alive: wire.Alive{Boot: 1, Seq: 1}})
+	with := instance(pages.Instance(), 10)
+	with.Spec.Volumes = []api.Volume{{Name: "pages", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 64}}
+	r.want(1, with)
+	info.Volumes = []api.NodeVolume{{ID: pages, SizeMB: 64, Epoch: 1}}
+	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 2, Whole: true, Info: &info}})
+	if !used { // a new version without the volume
+		without := instance(pages.Instance(), 10)
+		without.Epoch, without.SpecRev = api.EpochOf(2, 0), 2
+		r.want(2, without)
+	}
+	srv := httptest.NewTLSServer(r.web.Handler())
+	t.Cleanup(srv.Close)
+	return r, srv
+}
+
+func TestVolumesAreCopiedAtTheClustersOwnPort(t *testing.T) {
+	r, srv := withVolume(t, false)
+	for who, want := range map[string]error{"rival": api.ErrNotFound, "otto": api.ErrForbidden, "operator": api.ErrNotFound, "nobody": api.ErrUnauthenticated} {
+		for _, kind := range []string{"snapshot", "restore"} {
+			if _, err := dialTo(t, srv, who, client.AccessPath(client.Volumes, pages, kind), nil); !errors.Is(err, want) {
+				t.Errorf("%s by %s: got %v, want %v", kind, who, err, want)
+			}
+		}
+	}
+	for _, bad := range []api.VolumeID{pages.Instance().Volume("other"), "acme/shop.prod.db.v1#7:pages"} {
+		if _, err := dialTo(t, srv, "alice", client.AccessPath(client.Volumes, bad, "snapshot"), nil); !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("snapshot %s: got %v, want not found", bad, err)
+		}
+	}
+	if r.asked.Kind != "" {
+		t.Fatalf("the node was asked: %+v", r.asked)
+	}
+	for _, kind := range []string{"snapshot", "restore"} {
+		node, far := net.Pipe()
+		r.both = node
+		conn, err := dialTo(t, srv, "alice", client.AccessPath(client.Volumes, pages, kind), nil)
+		check(t, err)
+		go func() {
+			defer far.Close()
+			_ = frames.NewWriter(far).Exit(0)
+		}()
+		if k, _, err := frames.NewReader(conn).Next(); k != frames.Exit || err != nil {
+			t.Errorf("%s: got frame %d, %v, want the exit code", kind, k, err)
+		}
+		if q := r.asked; q.Kind != kind || q.Path != string(pages) || q.Token != "" || !strings.HasPrefix(q.For, "acme ") {
+			t.Errorf("the node was asked for %+v", q)
+		}
+		_ = conn.Close()
+		r.records("admin", pages.Name(), "^"+kind+" by .*alice$", "^"+kind+" by .*alice ended after .* with exit code 0$")
+	}
+}
+
+// TestVolumeInUseIsNotRestored: the root and users of the cluster's own port are refused.
+func TestVolumeInUseIsNotRestored(t *testing.T) {
+	r, srv := withVolume(t, true)
+	_, err := dialTo(t, srv, "alice", client.AccessPath(client.Volumes, pages, "restore"), nil)
+	if !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "treeline scale acme/shop.prod.db.v1 0") {
+		t.Errorf("restore a volume in use: got %v, want a conflict that says what to do", err)
+	}
+	q := wire.StreamRequest{Kind: "restore", Instance: pages.Instance(), Path: string(pages)}
+	q.Token = "alice for " + q.CallObject()
+	if _, err := r.web.AccessFromRoot(t.Context(), q); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("restore for the root: got %v, want a conflict", err)
+	}
+	other := q
+	other.Path = "rival/shop.prod.db.v1#0:pages"
+	if _, err := r.web.AccessFromRoot(t.Context(), other); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a token for another volume: got %v, want ErrForbidden", err)
+	}
+	other.Token = "alice for " + other.CallObject()
+	if _, err := r.web.AccessFromRoot(t.Context(), other); !errors.Is(err, api.ErrInvalid) {
+		t.Errorf("a volume of another tenant beside an instance of one's own: got %v, want ErrInvalid", err)
+	}
+	if r.asked.Kind != "" {
+		t.Errorf("the node was asked: %+v", r.asked)
 	}
 }

@@ -83,7 +83,7 @@ func (l *Link) dial(ctx context.Context, r wire.StreamRequest, refused error) er
 		case r.Kind == "api":
 			return ask(ctx, l.opt.API(r), r)
 		}
-		return nil, fmt.Errorf("stream of kind %q: this cluster supports logs, api, exec, attach and portforward: %w", r.Kind, api.ErrInvalid)
+		return nil, fmt.Errorf("stream of kind %q: this cluster supports logs, api, exec, attach, portforward, snapshot and restore: %w", r.Kind, api.ErrInvalid)
 	})
 }
 

@@ -1,5 +1,5 @@
-// Package access connects users with the streams to workloads (exec, attach, port-forward) over
-// WebSockets, for the APIs of root and clusters. The messages are binary, and only their contents
+// Package access connects users with the streams to workloads (exec, attach, port-forward) and volumes
+// (snapshot, restore) over WebSockets, for the APIs of root and clusters. The messages are binary, and only their contents
 // matter: they are the bytes of the stream. A browser may open such a connection only from the
 // server's own pages.
 //
@@ -111,6 +111,24 @@ func (in *AttachIn) Describe() string {
 type InstanceIn struct {
 	Upgrade
 	ID string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+}
+
+// VolumeIn is the input of the operations that copy a volume.
+type VolumeIn struct {
+	Upgrade
+	ID string `path:"id" maxLength:"1024" doc:"The volume's id, with ~ for / and #."`
+}
+
+// Request returns the request that the input describes. An id that is none is ErrInvalid.
+func (in *VolumeIn) Request(kind string) (wire.StreamRequest, error) {
+	id, err := api.ParseVolumeID(string(api.VolumeFromPath(in.ID)))
+	return wire.StreamRequest{Kind: kind, Instance: id.Instance(), Path: string(id)}, err
+}
+
+// InUse returns the error for a restore of a volume that an instance has or may have again.
+func InUse(id api.VolumeID) error {
+	return fmt.Errorf("restore volume %s: instance %s has it; stop it first with treeline scale %s 0, and scale it back afterwards: %w",
+		id, id.Instance(), id.Instance().Service(), api.ErrConflict)
 }
 
 // Describe returns the text of an exec for events and logs.

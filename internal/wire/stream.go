@@ -16,13 +16,13 @@ import (
 // cannot connect to clusters and nodes. For "api" the bytes are an HTTP/1.1 response.
 type StreamRequest struct {
 	ID       string         `json:"id"`   // unguessable, used once
-	Kind     string         `json:"kind"` // "logs", "loglines", "api", "net", "exec", "attach", "portforward"
+	Kind     string         `json:"kind"` // "logs", "loglines", "api", "net", "volume", "exec", "attach", "portforward", "snapshot", "restore"
 	Instance api.InstanceID `json:"instance,omitempty"`
 	Epoch    api.Epoch      `json:"epoch,omitempty"`
 	Follow   bool           `json:"follow,omitempty"`
 	Tail     int            `json:"tail,omitempty"` // number of lines from the end; -1: all
 	Method   string         `json:"method,omitempty"`
-	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API
+	Path     string         `json:"path,omitempty"` // with query; api: of the cluster's API; net: of the netmanager's API; volume, snapshot, restore: the volume's id
 	Body     []byte         `json:"body,omitempty"`
 	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"; of kind "attach" with input or terminal, without Args
 	Lines    *LogLines      `json:"lines,omitempty"` // of kind "loglines"
@@ -42,11 +42,14 @@ type LogLines struct {
 	Previous   bool          `json:"previous,omitempty"` // of the attempt before
 }
 
-// Duplex reports whether the stream carries bytes in both directions: frames (package frames) for exec
-// and attach, a yamux session for portforward.
+// Duplex reports whether the stream carries bytes in both directions: a yamux session for portforward,
+// otherwise frames (package frames).
 func (r StreamRequest) Duplex() bool {
-	return r.Kind == "exec" || r.Kind == "attach" || r.Kind == "portforward"
+	return r.Kind == "exec" || r.Kind == "attach" || r.Kind == "portforward" || r.OfVolume()
 }
+
+// OfVolume reports whether the stream copies a volume: out of it for snapshot, into it for restore.
+func (r StreamRequest) OfVolume() bool { return r.Kind == "snapshot" || r.Kind == "restore" }
 
 // CallObject returns a text that identifies the request. The root binds the delegated token to
 // it: a cluster refuses the token with another request.

@@ -1,5 +1,5 @@
-// Package access serves the streams by which users reach the workloads of a node: exec, attach and
-// port-forward. The cluster has checked the user's rights; the runtime bounds what a process can do,
+// Package access serves the streams by which users reach the workloads of a node (exec, attach and
+// port-forward) and their volumes (snapshot and restore). The cluster has checked the user's rights; the runtime bounds what a process can do,
 // and the workload's network namespace bounds what a port-forward can reach.
 //
 //	a := access.New(access.Options{Runtime: rt, Log: log})
@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
@@ -27,6 +28,7 @@ import (
 // Options are the options of an Access.
 type Options struct {
 	Runtime runtime.Runtime
+	Volumes Volumes // nil: the node has none on its disk
 	Log     *slog.Logger // default slog.Default
 }
 
@@ -34,6 +36,7 @@ type Options struct {
 type Access struct {
 	opt     Options
 	forward *fairshare.Pool
+	stall   time.Duration // stallTime, except in tests
 	dial    func(ctx context.Context, namespace string, to forward.Target) (net.Conn, error)
 }
 
@@ -42,7 +45,7 @@ func New(o Options) *Access {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Access{opt: o, forward: fairshare.NewPool(forwarded, fairshare.Policy{Fixed: true}), dial: dial}
+	return &Access{opt: o, forward: fairshare.NewPool(forwarded, fairshare.Policy{Fixed: true}), stall: stallTime, dial: dial}
 }
 
 // Open returns the function that serves a request. Errors: ErrInvalid (the request is malformed),
@@ -70,8 +73,10 @@ func (a *Access) Open(_ context.Context, r wire.StreamRequest) (streams.Serve, e
 			return nil, fmt.Errorf("workloads of this node's runtime have no network of their own to forward to: %w", api.ErrUnavailable)
 		}
 		return func(ctx context.Context, conn *streams.Conn) error { return a.portForward(ctx, ns, k, r, conn) }, nil
+	case "snapshot", "restore":
+		return a.openVolume(r)
 	}
-	return nil, fmt.Errorf("access of kind %q: want exec, attach or portforward: %w", r.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("access of kind %q: want exec, attach, portforward, snapshot or restore: %w", r.Kind, api.ErrInvalid)
 }
 
 // errLeft is the cause of an exec's end when its user's stream has ended.

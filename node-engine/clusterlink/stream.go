@@ -97,7 +97,7 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 	case req.Kind == "volume" && req.Method == http.MethodDelete:
 		return http.NoBody, l.deleteVolume(ctx, req.Path)
 	}
-	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, volume, exec, attach and portforward: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
 }
 
 func (l *Link) deleteVolume(ctx context.Context, name string) error {

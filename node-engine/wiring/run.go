@@ -172,11 +172,15 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		defer g.Close()
 		orders.Guard = g
 	}
+	reach := access.Options{Runtime: rt, Log: log}
+	if e.volumes != nil {
+		reach.Volumes = e.volumes
+	}
 	link := clusterlink.Options{
 		DeleteVolume: e.deleteVolume,
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
-		Access: access.New(access.Options{Runtime: rt, Log: log}).Open,
+		Access: access.New(reach).Open,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
 		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {

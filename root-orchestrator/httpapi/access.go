@@ -62,26 +62,31 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 			return nil, fmt.Errorf("exec in %s: %w", i.ID, err)
 		}
 	}
+	r.Instance, r.Epoch = i.ID, i.Epoch
+	return a.serve(ctx, p, i.Cluster, r, what, func(text string) root.Input { return root.Accessed{Instance: i.ID, Text: text} })
+}
+
+// serve serves a stream of a cluster, and records its begin and its result.
+func (a *API) serve(ctx context.Context, p rights.Principal, at api.ClusterID, r wire.StreamRequest, what string, note func(text string) root.Input) (*streamOut, error) {
 	what += " by " + p.User
-	if err := a.owner.Do(ctx, root.Accessed{Instance: i.ID, Text: what}, nil); err != nil {
-		return nil, fmt.Errorf("record %s in %s: %w", r.Kind, i.ID, err)
+	if err := a.owner.Do(ctx, note(what), nil); err != nil {
+		return nil, fmt.Errorf("record %s of %s: %w", r.Kind, r.Instance, err)
 	}
 	record := func(result string) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 		defer cancel()
-		if err := a.owner.Do(ctx, root.Accessed{Instance: i.ID, Text: what + " " + result}, nil); err != nil {
-			a.opt.Log.Warn("end of access to an instance not recorded", "instance", i.ID, "what", what, "result", result, "err", err)
+		if err := a.owner.Do(ctx, note(what+" "+result), nil); err != nil {
+			a.opt.Log.Warn("end of access not recorded", "instance", r.Instance, "what", what, "result", result, "err", err)
 		}
 	}
-	r.Instance, r.Epoch = i.ID, i.Epoch
-	r, err = a.delegate(ctx, i.Cluster, r)
+	r, err := a.delegate(ctx, at, r)
 	var stream io.ReadWriteCloser
 	if err == nil {
-		stream, err = a.opt.Clusters.Connect(ctx, i.Cluster, r)
+		stream, err = a.opt.Clusters.Connect(ctx, at, r)
 	}
 	if err != nil {
 		record("failed: " + err.Error())
-		return nil, fmt.Errorf("%s in %s: %w", r.Kind, i.ID, err)
+		return nil, fmt.Errorf("%s of %s: %w", r.Kind, r.Instance, err)
 	}
 	return &streamOut{func(hc huma.Context) {
 		fairshare.ReleasePlace(hc.Context())

@@ -40,7 +40,7 @@ func (r *rig) runs() {
 func (r *rig) dial(c *client.Client, kind, query string, header ...string) (io.ReadWriteCloser, *websocket.Conn, error) {
 	r.t.Helper()
 	var socket *websocket.Conn
-	right, err := c.Upgrade(r.t.Context(), web, kind, nil, func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
+	right, err := c.Upgrade(r.t.Context(), client.AccessPath(client.Instances, web, kind), nil, func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
 		for i := 0; i < len(header); i += 2 {
 			h.Set(header[i], header[i+1])
 		}

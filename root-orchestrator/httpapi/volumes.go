@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/access"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
@@ -29,6 +30,40 @@ func (a *API) registerVolumes() {
 	act(a, tag.Delete("/v1/volumes/{id}", "Delete volume", 404, 409, 412, 428, 503, 504).
 		About("Deletes the volume with its data, on its node, which must be connected, or by its CSI driver. A volume that an instance has is not deleted."),
 		rights.AppsWrite, a.deleteVolume)
+	errors := []int{404, 409, 503, 504}
+	a.registerCopy("snapshot", tag.Get("/v1/volumes/{id}/snapshot", "Snapshot volume", errors...).
+		About("The files of a local volume as a tar archive with a checksum, over a WebSocket with the frames of exec: the archive as output, and the exit code 0 when it is complete. "+
+			"An instance may have the volume; its writes wait until the node has copied the files on its disk."))
+	a.registerCopy("restore", tag.Get("/v1/volumes/{id}/restore", "Restore volume", errors...).
+		About("Replaces the files of a local volume by those of a snapshot, over a WebSocket with the frames of exec: the client sends the archive as input and then the end of the input; "+
+			"the exit code 0 says that the files were replaced. The volume keeps its files if anything fails. A volume that an instance has is not restored."))
+}
+
+func (a *API) registerCopy(kind string, op rest.Operation) {
+	handle(a, op, rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.VolumeIn) (*streamOut, error) {
+		return a.copyVolume(ctx, p, kind, in)
+	})
+}
+
+// copyVolume serves a snapshot or a restore, and records it as access.
+func (a *API) copyVolume(ctx context.Context, p rights.Principal, kind string, in *access.VolumeIn) (*streamOut, error) {
+	v, err := read(ctx, a, p, rights.AppsExec, "volume", api.VolumeFromPath(in.ID), a.core.Volume)
+	if err == nil {
+		err = in.Check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := in.Request(kind)
+	switch {
+	case err != nil:
+		return nil, err
+	case v.Driver != "":
+		return nil, fmt.Errorf("%s volume %s: it is one of the CSI driver %s, which has tools of its own: %w", kind, v.ID, v.Driver, api.ErrInvalid)
+	case v.InUse && kind == "restore":
+		return nil, access.InUse(v.ID)
+	}
+	return a.serve(ctx, p, v.Cluster, r, kind, func(text string) root.Input { return root.VolumeAccessed{ID: v.ID, Text: text} })
 }
 
 func (a *API) listVolumes(ctx context.Context, p rights.Principal, in *struct {

@@ -2,12 +2,18 @@ package httpapi_test
 
 import (
 	"errors"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/eventlog"
+	"github.com/treeline-edge/treeline/internal/frames"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -93,5 +99,81 @@ func TestVolumesAreListedAndDeletedByTheirTenantOnly(t *testing.T) {
 	check(t, dora.DeleteVolume(ctx, id, v.Revision))
 	if _, err := dora.Volume(ctx, id); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("get the deleted volume: got %v, want ErrNotFound", err)
+	}
+}
+
+func (r *rig) dialVolume(token string, id api.VolumeID, kind string) (io.ReadWriteCloser, error) {
+	r.t.Helper()
+	var socket *websocket.Conn
+	right, err := r.client(token).Upgrade(r.t.Context(), client.AccessPath(client.Volumes, id, kind), nil, func(hc *http.Client, url string, h http.Header) (*http.Response, error) {
+		s, resp, err := websocket.Dial(r.t.Context(), url, &websocket.DialOptions{HTTPClient: hc, HTTPHeader: h, Subprotocols: []string{"treeline.v1"}})
+		socket = s
+		return resp, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.t.Cleanup(func() { right.Close(); _ = socket.CloseNow() })
+	return websocket.NetConn(r.t.Context(), socket, websocket.MessageBinary), nil
+}
+
+func TestCopiesOfVolumesAreSplicedAndRecorded(t *testing.T) {
+	r := newRig(t)
+	r.join("munich", "")
+	id := r.volume("munich")
+	dora := r.user("acme/dora", rights.ApplicationProvider)
+	for name, c := range map[string]struct {
+		token string
+		id    api.VolumeID
+		kind  string
+		want  error
+	}{
+		"without a token":           {"", id, "snapshot", api.ErrUnauthenticated},
+		"by a role that may not":    {r.user("acme/otto", rights.InfrastructureProvider), id, "snapshot", api.ErrForbidden},
+		"by another tenant":         {r.user("evil/eve", rights.ApplicationProvider), id, "restore", api.ErrNotFound},
+		"that is not there":         {dora, id.Instance().Volume("other"), "snapshot", api.ErrNotFound},
+		"that its instance has":     {dora, id, "restore", api.ErrConflict},
+		"of a name that is not one": {dora, "acme/shop", "snapshot", api.ErrNotFound},
+	} {
+		if _, err := r.dialVolume(c.token, c.id, c.kind); !errors.Is(err, c.want) {
+			t.Errorf("%s of a volume %s: got %v, want %v", c.kind, name, err, c.want)
+		}
+	}
+	if r.clusters.request.Kind != "" {
+		t.Fatalf("a refused request reached the cluster: %+v", r.clusters.request)
+	}
+	node, far := net.Pipe()
+	r.clusters.connected = node
+	conn, err := r.dialVolume(dora, id, "snapshot")
+	check(t, err)
+	go func() {
+		defer far.Close()
+		w := frames.NewWriter(far)
+		_ = w.Write(frames.Stdout, []byte("files"))
+		_ = w.Exit(0)
+	}()
+	in := frames.NewReader(conn)
+	if k, p, err := in.Next(); k != frames.Stdout || string(p) != "files" || err != nil {
+		t.Errorf("got frame %d %q, %v", k, p, err)
+	}
+	if k, _, err := in.Next(); k != frames.Exit || err != nil {
+		t.Errorf("got frame %d, %v, want the exit code", k, err)
+	}
+	if q := r.clusters.request; q.Kind != "snapshot" || q.Path != string(id) || q.Instance != id.Instance() || q.Token == "" || q.For == "" {
+		t.Errorf("the cluster was asked for %+v", q)
+	}
+	found := func() (all []string) {
+		var events []api.Event
+		check(t, r.loop.Read(t.Context(), func() { events = r.core.Events(eventlog.Filter{}) }))
+		for _, e := range events {
+			if e.Kind == "volume" && e.Object == id.Name() && e.Reason == api.ReasonAccess && e.Tenant == "acme" {
+				all = append(all, e.Detail)
+			}
+		}
+		return all
+	}
+	eventually(t, func() bool { return len(found()) == 2 })
+	if all := found(); all[0] != "snapshot by acme/dora" || !strings.HasPrefix(all[1], all[0]+" ended after ") || !strings.HasSuffix(all[1], " with exit code 0") {
+		t.Errorf("records %q, want the begin and the result", all)
 	}
 }

@@ -55,6 +55,11 @@ type (
 		Instance api.InstanceID
 		Text     string
 	}
+	// VolumeAccessed is Accessed for a volume.
+	VolumeAccessed struct {
+		ID   api.VolumeID
+		Text string
+	}
 
 	// JoinCluster adds a cluster, or replaces its info. The caller has checked its credentials.
 	// Open says whether a new cluster takes the services of all tenants; nil means only if it
@@ -107,6 +112,17 @@ func (in Accessed) apply(c *Core) error {
 		return fmt.Errorf("instance %s: %w", in.Instance, api.ErrNotFound)
 	}
 	c.event(i.Event(api.ReasonAccess, step.Clip(in.Text)))
+	return nil
+}
+
+func (in VolumeAccessed) apply(c *Core) error {
+	v, ok := c.Volume(in.ID)
+	if !ok {
+		return fmt.Errorf("volume %s: %w", in.ID, api.ErrNotFound)
+	}
+	c.event(api.Event{
+		Tenant: v.Tenant, Kind: "volume", Object: in.ID.Name(), Cluster: v.Cluster, Reason: api.ReasonAccess, Detail: step.Clip(in.Text), Instance: in.ID.Instance(),
+	})
 	return nil
 }
 

@@ -161,15 +161,7 @@ func (m *Machine) volumeNode(p requestInput) api.NodeID {
 	if p.node != "" {
 		return p.node
 	}
-	var best api.NodeID
-	var newest api.Epoch
-	for _, at := range step.Keys(m.volumes[p.id]) {
-		n := m.nodes[at]
-		v := n.volumes[p.id]
-		if epoch := min(v.epoch, n.volumesPlaced[p.id]); v.any(p.demand.volumes) && (best == "" || epoch > newest) {
-			best, newest = at, epoch
-		}
-	}
+	best := m.newestVolumes(p.id, p.demand.volumes)
 	if in := m.instances[p.id]; best == "" && in != nil && m.nodes[in.VolumeNode] != nil {
 		best = in.VolumeNode
 	}
@@ -235,6 +227,25 @@ func (m *Machine) loseVolumes(n *node) (waited []*instance) {
 		}
 	}
 	return waited
+}
+
+// VolumeAt returns the node that has a local volume as it was written last, "" if there is none.
+func (m *Machine) VolumeAt(id api.VolumeID) api.NodeID {
+	return m.newestVolumes(id.Instance(), []string{id.Label()})
+}
+
+// newestVolumes returns the node of the newest placement that had one of these volumes of an instance, ""
+// if there is none.
+func (m *Machine) newestVolumes(id api.InstanceID, names []string) (best api.NodeID) {
+	var newest api.Epoch
+	for _, at := range step.Keys(m.volumes[id]) {
+		n := m.nodes[at]
+		v := n.volumes[id]
+		if epoch := min(v.epoch, n.volumesPlaced[id]); v.any(names) && (best == "" || epoch > newest) {
+			best, newest = at, epoch
+		}
+	}
+	return best
 }
 
 // Volume returns the nodes that have a local volume, in the order of their ids, and whether an instance
