@@ -79,7 +79,9 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 	if err != nil {
 		return nil, err
 	}
-	return a.serve(ctx, p, r, what, func(ctx context.Context, text string, first bool) error { return a.opt.Audit.Record(ctx, i, text, first) })
+	return a.serve(ctx, p, r, what, func(ctx context.Context, text string, first bool) error {
+		return a.opt.Audit.Record(ctx, i, text, first)
+	})
 }
 
 // serve serves a stream, and records its begin and its result.

@@ -27,7 +27,9 @@ func (a *API) registerVolumes() {
 
 func (a *API) registerCopies(kind, summary string) {
 	handle(a, rest.Tag("volumes").Get("/v1/volumes/{id}/"+kind, summary, 404, 409, 503, 504).Named(kind+"Volume"), "",
-		func(ctx context.Context, p rights.Principal, in *access.VolumeIn) (*streamOut, error) { return a.accessVolume(ctx, p, kind, in) })
+		func(ctx context.Context, p rights.Principal, in *access.VolumeIn) (*streamOut, error) {
+			return a.accessVolume(ctx, p, kind, in)
+		})
 }
 
 // accessVolume serves a snapshot or a restore for a user of this API, as access does.

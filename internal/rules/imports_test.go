@@ -183,6 +183,8 @@ var modules = []struct {
 	{"github.com/kubernetes-csi/csi-test", nil, "checks of CSI drivers, in a test"},
 	{"github.com/moby/sys", []string{"node-engine/volume", "node-engine/csi"}, "reads the mount table"},
 	{"github.com/coder/websocket", []string{"internal/access", "cli/remote"}, "WebSockets, which browsers can open too, for streams to workloads"},
+	{"github.com/minio/minio-go", []string{"cli/s3"}, "objects of S3-compatible servers; uploads in parts"},
+	{"github.com/johannesboyne/gofakes3", nil, "an S3-compatible server, in tests"},
 	{"github.com/hashicorp/yamux", []string{"internal/forward"}, "many connections over one stream, each with its own flow control"},
 	{"github.com/creack/pty", []string{"node-engine/runtime/process"}, "terminals of execs"},
 	{"github.com/distribution/reference", []string{"node-engine/runtime/containerd"}, "parses image references as containerd does"},

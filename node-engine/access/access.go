@@ -28,7 +28,7 @@ import (
 // Options are the options of an Access.
 type Options struct {
 	Runtime runtime.Runtime
-	Volumes Volumes // nil: the node has none on its disk
+	Volumes Volumes      // nil: the node has none on its disk
 	Log     *slog.Logger // default slog.Default
 }
 
