@@ -10,8 +10,9 @@ import (
 type NodeInfo struct {
 	ID       NodeID    `json:"id"`
 	Hostname string    `json:"hostname,omitempty"`
-	Arch     string    `json:"arch"` // GOARCH
-	OS       string    `json:"os"`   // GOOS
+	Address  string    `json:"address,omitempty"` // IP address or name at which its published ports are reached, as the node says; empty: unknown
+	Arch     string    `json:"arch"`              // GOARCH
+	OS       string    `json:"os"`                // GOOS
 	Capacity Resources `json:"capacity"`
 	// BandwidthUnknown is set if the node cannot determine its bandwidth. Capacity.InMbit
 	// and Capacity.OutMbit are 0 then, which means unknown.

@@ -28,6 +28,12 @@ func (c *Client) ClusterEvents(ctx context.Context, id api.ClusterID) ([]api.Eve
 	return all, err
 }
 
+// InstancesOn lists what runs in a cluster, of all tenants, for those who may see its nodes.
+func (c *Client) InstancesOn(ctx context.Context, id api.ClusterID) ([]api.Instance, error) {
+	all, _, err := List[api.Instance](ctx, c, pathOf(Clusters, id)+"/instances", ListOptions{})
+	return all, err
+}
+
 // OwnNodes returns the nodes of the cluster that the client is connected to.
 func (c *Client) OwnNodes() Nodes { return Nodes{c, "/v1/nodes"} }
 

@@ -116,7 +116,7 @@ the order until the node is back.`,
 	return group
 }
 
-func each(args []string, fn func(string) error) error {
+func each[T any](args []T, fn func(T) error) error {
 	errs := make([]error, len(args))
 	for i, a := range args {
 		errs[i] = fn(a)

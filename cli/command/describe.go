@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,6 +69,8 @@ type description struct {
 	api   *client.Client
 	name  string
 	whole gathered
+
+	trouble error // what could not be found out; the command prints the rest and fails
 }
 
 // gathered has the objects of a description, for JSON and YAML.
@@ -86,12 +89,12 @@ func (d *description) of(name string, o any) { d.name, d.whole.Object = name, o 
 func (d *description) end(args []string) error {
 	switch {
 	case d.ForPeople():
-		return nil
+		return d.trouble
 	case d.Format == output.Name:
 		d.Printf("%s", d.name)
 		return nil
 	}
-	return item(d.Printer, args, d.whole)
+	return errors.Join(item(d.Printer, args, d.whole), d.trouble)
 }
 
 // line prints a name and a value, unless the value is empty.
@@ -274,7 +277,14 @@ func (c *cli) describeInstance(ctx context.Context, d *description, name string)
 	d.line("Reason", "%s", i.Reason)
 	d.line("Detail", "%s", i.Detail)
 	d.line("Cluster", "%s", i.Cluster)
-	d.line("Node", "%s", i.Node)
+	to := c.reach(d.api)
+	n, _ := to.node(ctx, i)
+	d.line("Node", "%s", n.ID)
+	if i.Address.IsValid() {
+		d.line("Address", "%s on the overlay network", i.Address)
+	}
+	d.line("Reached at", "%s", strings.Join(to.urls(ctx, i), ", "))
+	d.trouble = to.err()
 	d.line("Devices", "%s", strings.Join(i.Devices, ", "))
 	d.line("Violates", "%s", i.Violated)
 	d.line("Epoch", "%s, placed %d times", i.Epoch, i.Tries)
@@ -348,6 +358,7 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	d.line("Node", "%s of cluster %s", n.ID, n.Cluster)
 	d.line("Status", "%s, heard %s ago", n.Status, d.Age(n.Heard))
 	d.line("Host", "%s, %s/%s", n.Hostname, n.OS, n.Arch)
+	d.line("Address", "%s", n.Address)
 	d.line("Version", "%s", n.Version)
 	d.line("Joined", "%s ago", d.Age(n.Joined))
 	if n.Location != nil {
@@ -377,6 +388,13 @@ func (c *cli) describeNode(ctx context.Context, d *description, cluster api.Clus
 	}
 	d.line("Used", "%d%% cpu, %d%% memory", n.CPUUsed, n.MemUsed)
 	d.line("Instances", "%d", n.Instances)
+	if d.ForPeople() {
+		var runs map[string][]api.InstanceID
+		runs, d.trouble = c.runs(ctx, d.api, []api.Node{n})
+		for _, id := range runs[string(cluster)+"/"+name] {
+			d.line("Runs", "%s", d.Short(string(id)))
+		}
+	}
 	for _, r := range n.Remaining {
 		d.line("Remains", "%s %s: %s", d.Short(string(r.Instance)), r.State, r.Why)
 	}

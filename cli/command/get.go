@@ -77,17 +77,19 @@ type query struct {
 }
 
 // fits reports whether an object is part of the list.
-func (q query) fits(o any) bool {
+func (q query) fits(ctx context.Context, to *reach, o any) bool {
 	i, ok := o.(api.Instance)
 	if !ok {
 		return true
 	}
-	cluster, node, cut := strings.Cut(q.node, "/")
-	if !cut {
-		cluster, node = q.cluster, q.node
+	if q.cluster != "" && string(i.Cluster) != q.cluster || q.state != "" && string(i.State) != q.state {
+		return false
 	}
-	return (cluster == "" || string(i.Cluster) == cluster) && (q.cluster == "" || string(i.Cluster) == q.cluster) &&
-		(node == "" || string(i.Node) == node) && (q.state == "" || string(i.State) == q.state)
+	if q.node == "" {
+		return true
+	}
+	n, ok := to.node(ctx, i)
+	return ok && (q.node == string(n.ID) || q.node == string(n.Cluster)+"/"+string(n.ID))
 }
 
 // show prints all objects, or those that references match. With watch it then prints changes. It
@@ -97,6 +99,7 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 	if len(references) == 0 && r.ref != "" {
 		s.list.Tenant = c.tenant() // references may be of another tenant than the command's
 	}
+	r, reached := r.reachable(ctx, c, p, a, q)
 	rows := output.NewRows(p, r.table)
 	chosen := map[string]bool{}
 	fits := func(id string) bool {
@@ -111,9 +114,17 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 			if err != nil && (len(found) == 0 || q.watch) && (!q.watch || !errors.Is(err, api.ErrNotFound)) { // it may be created later
 				return false, err
 			}
-			found = slices.DeleteFunc(found, func(o T) bool { return !q.fits(o) })
+			if reached != nil {
+				instances, _ := any(found).([]api.Instance)
+				reached.prepare(ctx, instances)
+			}
+			found = slices.DeleteFunc(found, func(o T) bool { return !q.fits(ctx, reached, o) })
 			if !q.watch {
-				return false, errors.Join(r.whole(ctx, c, p, a, references, q, found, e.Rev), err)
+				err = errors.Join(r.whole(ctx, c, p, a, references, q, found, e.Rev), err)
+				if reached != nil {
+					err = errors.Join(err, reached.err())
+				}
+				return false, err
 			}
 			for _, id := range r.ids(found) {
 				chosen[id] = true
@@ -121,7 +132,7 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 			return true, r.each(p, rows, found)
 		case e.Object == nil && fits(e.ID):
 			return true, gone(p, e.ID)
-		case e.Object != nil && fits(e.ID) && q.fits(*e.Object):
+		case e.Object != nil && fits(e.ID) && q.fits(ctx, reached, *e.Object):
 			return true, r.each(p, rows, []T{*e.Object})
 		}
 		return true, nil
@@ -130,6 +141,21 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 		return nil // ended by Ctrl-C
 	}
 	return err
+}
+
+// reachable returns, for instances with -o wide, the kind whose table has where they are and are reached,
+// and with that or --node what finds it.
+func (r resource[T]) reachable(ctx context.Context, c *cli, p output.Printer, a *client.Client, q query) (resource[T], *reach) {
+	table, ok := any(&r.table).(*output.Table[api.Instance])
+	if !ok || p.Format != output.Wide && q.node == "" {
+		return r, nil
+	}
+	to := c.reach(a)
+	*table = output.InstancesAt(func(i api.Instance) api.NodeID {
+		n, _ := to.node(ctx, i)
+		return n.ID
+	}, func(i api.Instance) []string { return to.urls(ctx, i) })
+	return r, to
 }
 
 // matchAll returns the objects that references match, each once, and the errors of those that match
@@ -232,30 +258,57 @@ func gone(p output.Printer, id string) error {
 
 func (c *cli) getNodesCmd() *cobra.Command {
 	var cluster string
+	var labels map[string]string
 	cmd := &cobra.Command{
 		Use: "nodes [[CLUSTER/]NAME…]", Aliases: []string{"node"}, Short: "List the nodes of clusters, and what runs there",
 		ValidArgsFunction: c.complete("nodes"),
 		Long: `List the nodes of clusters. The root asks each cluster, and the cluster checks the
 rights of the user. If a cluster does not answer, the command reports it and fails.`,
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-			if len(args) > 0 {
-				n, err := c.node(ctx, a, cluster, args[0])
-				if err != nil {
+			var nodes []api.Node
+			var err error
+			if len(args) == 0 {
+				nodes, err = c.nodes(ctx, a, api.ClusterID(cluster))
+			} else {
+				err = each(args, func(name string) error {
+					n, err := c.node(ctx, a, cluster, name)
+					if err == nil {
+						nodes = append(nodes, n)
+					}
 					return err
-				}
-				return output.One(p, output.Nodes, n)
+				})
 			}
-			nodes, err := c.nodes(ctx, a, api.ClusterID(cluster))
-			if err != nil {
-				return errors.Join(output.List(p, output.Nodes, api.Page[api.Node]{Items: nodes}), err)
+			nodes = slices.DeleteFunc(nodes, func(n api.Node) bool { return !labelled(n.Labels, labels) })
+			table := output.Nodes
+			if p.ForPeople() && len(nodes) > 0 {
+				runs, failed := c.runs(ctx, a, nodes)
+				table, err = output.NodesWith(runs), errors.Join(err, failed)
 			}
-			return list(c, p, output.Nodes, nodes, 0)
+			switch {
+			case len(nodes) == 0 && err != nil:
+				return err
+			case len(args) == 1 && len(nodes) == 1:
+				return errors.Join(output.One(p, table, nodes[0]), err)
+			}
+			return errors.Join(list(c, p, table, nodes, 0), err)
 		}),
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "list only the nodes of this cluster")
+	cmd.Flags().StringToStringVarP(&labels, "selector", "l", nil, "list only the nodes with these labels, such as rack=r1,disk=ssd")
 	c.completeCluster(cmd)
 	c.outputFlags(cmd)
+	c.sortFlag(cmd)
 	return cmd
+}
+
+// labelled reports whether a node has all the labels.
+func labelled(has, want map[string]string) bool {
+	for k, v := range want {
+		if have, ok := has[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
 }
 
 // nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some clusters

@@ -191,6 +191,12 @@ var Instances = Table[api.Instance]{
 		{Header: "RESTARTS", Cell: func(_ Printer, i api.Instance) string { return strconv.Itoa(i.Restarts) }},
 		{Header: "SINCE", Cell: func(p Printer, i api.Instance) string { return p.Age(i.Since) }},
 		{Header: "NODE", Wide: true, Cell: func(_ Printer, i api.Instance) string { return string(i.Node) }},
+		{Header: "ADDRESS", Wide: true, Cell: func(_ Printer, i api.Instance) string {
+			if !i.Address.IsValid() {
+				return ""
+			}
+			return i.Address.String()
+		}},
 		{Header: "EPOCH", Wide: true, Cell: func(_ Printer, i api.Instance) string { return i.Epoch.String() }},
 		{Header: "PLACED", Wide: true, Cell: func(_ Printer, i api.Instance) string { return strconv.Itoa(i.Tries) }},
 		{Header: "EXIT", Wide: true, Cell: func(_ Printer, i api.Instance) string {
@@ -201,6 +207,40 @@ var Instances = Table[api.Instance]{
 		}},
 		{Header: "DETAIL", Wide: true, Cell: func(_ Printer, i api.Instance) string { return i.Detail }},
 	},
+}
+
+// InstancesAt is Instances with their nodes and where the ports that they publish are reached.
+func InstancesAt(node func(api.Instance) api.NodeID, urls func(api.Instance) []string) Table[api.Instance] {
+	t := Instances
+	at := slices.IndexFunc(t.Columns, func(c Column[api.Instance]) bool { return c.Header == "EPOCH" })
+	t.Columns = slices.Insert(slices.Clone(t.Columns), at, Column[api.Instance]{
+		Header: "URL", Wide: true, Cell: func(_ Printer, i api.Instance) string { return strings.Join(urls(i), ",") },
+	})
+	at = slices.IndexFunc(t.Columns, func(c Column[api.Instance]) bool { return c.Header == "NODE" })
+	t.Columns[at].Cell = func(_ Printer, i api.Instance) string { return string(node(i)) }
+	return t
+}
+
+// shownRuns limits the instances of a node without -o wide.
+const shownRuns = 3
+
+// NodesWith is Nodes with the instances on each, by the node's name as the table prints it.
+func NodesWith(runs map[string][]api.InstanceID) Table[api.Node] {
+	t := Nodes
+	at := slices.IndexFunc(t.Columns, func(c Column[api.Node]) bool { return c.Header == "VCPUS" })
+	t.Columns = slices.Insert(slices.Clone(t.Columns), at, Column[api.Node]{Header: "RUNS", Cell: func(p Printer, n api.Node) string {
+		shown, more := shorten(p, runs[t.Name(n)], shownRuns)
+		texts := make([]string, len(shown))
+		for i, id := range shown {
+			texts[i] = p.Short(string(id))
+		}
+		s := strings.Join(texts, ",")
+		if more > 0 {
+			s += fmt.Sprintf(" and %d more", more)
+		}
+		return s
+	}})
+	return t
 }
 
 // StateOf formats an instance's state and the conditions leaving, stale and violated.
@@ -274,6 +314,7 @@ var Nodes = Table[api.Node]{
 		}},
 		{Header: "ARCH", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Arch }},
 		{Header: "HOST", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Hostname }},
+		{Header: "ADDRESS", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Address }},
 		{Header: "VERSION", Wide: true, Cell: func(_ Printer, n api.Node) string { return n.Version }},
 		{Header: "LABELS", Wide: true, Cell: func(_ Printer, n api.Node) string {
 			return Labels(n.Labels)

@@ -84,7 +84,7 @@ func goodNode() wire.NodeReport {
 	return wire.NodeReport{
 		Node: "n1", Boot: 1_790_000_000, Seq: 1, Gen: 3, Whole: true,
 		Info: &api.NodeInfo{
-			ID: "n1", Hostname: "n1.example.org", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000, StorageMB: 100_000, InMbit: 1000, OutMbit: 1000},
+			ID: "n1", Hostname: "n1.example.org", Address: "192.0.2.7", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 8000, StorageMB: 100_000, InMbit: 1000, OutMbit: 1000},
 			Runtimes: []string{"container", "process"}, Labels: map[string]string{"rack": "r1"}, Network: api.NetworkOverlay,
 			Devices: []api.NodeDevice{{ID: "gpu0", Kinds: []string{"gpu"}}}, Location: &api.Geo{Lat: 48, Lon: 11}, Areas: []string{"de"},
 		},
@@ -198,6 +198,7 @@ func TestWhatIsOutOfRangeIsLeftOut(t *testing.T) {
 		"negative capacity":   info(func(i *api.NodeInfo) { i.Capacity.MemoryMB = -1 }),
 		"node's 10^12 vCPU":   info(func(i *api.NodeInfo) { i.Capacity.MilliCPU = 1e15 }),
 		"hostname":            info(func(i *api.NodeInfo) { i.Hostname = strings.Repeat("h", 254) }),
+		"address":             info(func(i *api.NodeInfo) { i.Address = "192.0.2.7\r\n" }),
 		"location":            info(func(i *api.NodeInfo) { i.Location = nil; i.Network = "all" }),
 		"runtimes":            info(func(i *api.NodeInfo) { i.Runtimes = many }),
 		"runtime twice":       info(func(i *api.NodeInfo) { i.Runtimes = []string{"container", "container"} }),

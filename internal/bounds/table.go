@@ -81,6 +81,7 @@ var table = map[string]check{
 	"InstanceUsage.Idle":        between(-1, int64(30*24*time.Hour)),
 
 	"NodeInfo.Hostname":     word(253),
+	"NodeInfo.Address":      word(253),
 	"NodeInfo.Arch":         word(shortWord),
 	"NodeInfo.OS":           word(shortWord),
 	"NodeInfo.Capacity":     ofNode,

@@ -6,6 +6,8 @@ package wiring
 
 import (
 	"fmt"
+	"net"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -47,6 +49,7 @@ type Config struct {
 	Privileged     bool          `yaml:"privileged" usage:"allow privileged workloads, which have full control of this machine"`
 	Labels         []string      `yaml:"labels" usage:"labels of the node (key=value), which constraints select"`
 	Addons         []string      `yaml:"addons" usage:"names of addons that the machine offers, for services that need them"`
+	Address        string        `yaml:"address" usage:"IP address or name of this machine at which published ports are reached, for people who may see nodes; empty: its own address on the way to the cluster"`
 	Location       string        `yaml:"location" usage:"the machine's latitude,longitude in degrees (48.14,11.58); empty: unknown"`
 	Areas          []string      `yaml:"areas" usage:"names of places that the machine is in and its country's code (munich, bavaria, de); case does not matter"`
 
@@ -67,6 +70,8 @@ type Config struct {
 type NetmanagerConfig struct {
 	Socket string `yaml:"socket" usage:"the netmanager's unix socket, /run/treeline/net.sock where it is installed; empty: this node has no overlay network"`
 }
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9]([-.A-Za-z0-9]{0,251}[A-Za-z0-9])?$`)
 
 // Defaults returns the configuration without a file, environment or flags.
 func Defaults() Config {
@@ -90,6 +95,9 @@ func (c Config) Validate() error {
 		return daemon.Invalid("containerd.network", "overlay needs netmanager.socket")
 	case n != 0 && (n < 64 || n > 1<<30):
 		return daemon.Invalid("containerd.open_files", "%d, want 64 to 1073741824, or 0 for 1048576", n)
+	}
+	if c.Address != "" && net.ParseIP(c.Address) == nil && !hostName.MatchString(c.Address) {
+		return daemon.Invalid("address", "%q is neither an IP address nor a host name; it has no port", c.Address)
 	}
 	if _, err := csidriver.ParseAll(c.CSI); err != nil {
 		return daemon.Invalid("csi", "%v", err)
@@ -156,6 +164,7 @@ func (c Config) info(hostname string) api.NodeInfo {
 		}
 		info.Labels[k] = v
 	}
+	info.Address = c.Address
 	if g, err := api.ParseGeo(c.Location); err == nil {
 		info.Location = &g
 	}

@@ -2,11 +2,13 @@ package wiring
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
@@ -72,4 +74,26 @@ func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error)
 		return "", nil, fmt.Errorf("broker URL %q: want %s://host:port: %w", at, scheme, api.ErrInvalid)
 	}
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port)), alpn, nil
+}
+
+// lookupTime limits the search of the cluster's name in ownAddress, which delays the start.
+const lookupTime = 2 * time.Second
+
+// ownAddress returns the machine's address on the route to the cluster's broker; empty: unknown. It sends
+// no packet to the broker.
+func ownAddress(ctx context.Context, c clusterlink.Credentials) string {
+	broker, _, err := brokerOf(c)
+	if err != nil {
+		return ""
+	}
+	conn, err := (&net.Dialer{Timeout: lookupTime}).DialContext(ctx, "udp", broker)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	host, _, err := net.SplitHostPort(conn.LocalAddr().String())
+	if err != nil {
+		return ""
+	}
+	return host
 }

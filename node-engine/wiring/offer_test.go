@@ -25,6 +25,8 @@ func TestValidateOffer(t *testing.T) {
 		{"--location=91,0", "location: "},
 		{"--location=11.58", "location: "},
 		{"--areas=mün chen", "areas: "},
+		{"--address=10.0.0.1:80", "address: "},
+		{"--address=a b", "address: "},
 		{"--areas=" + strings.Repeat("a", 64), "areas: "},
 		{"--addons=two words", "addons: "},
 		{"--addons=-x", "addons: "},

@@ -1,6 +1,7 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -118,6 +119,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		info.Network = api.NetworkHost
 	}
 	info.Features = features(rt)
+	info.Address = cmp.Or(info.Address, ownAddress(ctx, creds))
 	log = log.With("node", creds.ID)
 
 	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile))

@@ -51,6 +51,11 @@ func (a *API) registerClusters() {
 		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Event], err error) {
 			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/events", nil, &out)
 		})
+	answer(a, clusters.Get("/v1/clusters/{id}/instances", "List instances of a cluster", forwarded...).Named("listClusterInstances").
+		About("What runs on the cluster's nodes, of all tenants. The root passes the request on to the cluster, which checks the user's rights again."),
+		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Instance], err error) {
+			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/instances", nil, &out)
+		})
 	answer(a, clusters.Get("/v1/clusters/{id}/nodes/{node}", "Get node", forwarded...), rights.NodesRead, onNode[api.Node](a, http.MethodGet, ""))
 	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain", "purge"} {
 		op := clusters.Post("/v1/clusters/{id}/nodes/{node}/"+verb, "Have the cluster "+verb+" a node", forwarded...)
