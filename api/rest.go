@@ -175,6 +175,12 @@ type Refresh struct {
 	Refresh string `json:"refresh"`
 }
 
+// ChangePassword is the request POST /v1/auth/password. It ends all sessions and personal tokens of the user.
+type ChangePassword struct {
+	Old      string `json:"old" maxLength:"256"`
+	Password string `json:"password" maxLength:"256" doc:"The new one, of 10 to 256 bytes."`
+}
+
 // Session is the answer to Login, Redeem and Refresh.
 type Session struct {
 	User    string    `json:"user"`

@@ -22,10 +22,92 @@ func (c *Client) WhoAmI(ctx context.Context) (Me, error) { return Get[Me](ctx, c
 // after ttl, which is rounded down to seconds and must be at least a minute. ErrForbidden: the
 // client's own token is a personal token.
 func (c *Client) PersonalToken(ctx context.Context, name string, ttl time.Duration) (string, error) {
-	out, err := send[struct {
-		Token string `json:"token"`
-	}](ctx, c, Request{Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": name, "ttl_seconds": int(ttl / time.Second)}})
-	return out.Token, err
+	t, err := c.CreateToken(ctx, name, ttl)
+	return t.Token, err
+}
+
+// Token is a personal token. Only the answer to its creation contains the token itself.
+type Token struct {
+	ID      string    `json:"id"`
+	User    string    `json:"user"`
+	Name    string    `json:"name"`
+	Roles   []string  `json:"roles"`
+	Expires time.Time `json:"expires"`
+	Created time.Time `json:"created"`
+	Token   string    `json:"token,omitempty"`
+}
+
+// CreateToken is PersonalToken with some of the caller's roles only; none: all. ErrForbidden: the caller
+// does not have a role.
+func (c *Client) CreateToken(ctx context.Context, name string, ttl time.Duration, roles ...string) (Token, error) {
+	return send[Token](ctx, c, Request{Method: http.MethodPost, Path: "/v1/auth/tokens", Body: map[string]any{"name": name, "ttl_seconds": int(ttl / time.Second), "roles": append([]string{}, roles...)}})
+}
+
+// Tokens lists the caller's personal tokens.
+func (c *Client) Tokens(ctx context.Context) ([]Token, error) {
+	all, _, err := List[Token](ctx, c, "/v1/auth/tokens", ListOptions{})
+	return all, err
+}
+
+// RevokeToken makes a personal token of the caller invalid.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: "/v1/auth/tokens/" + api.PathOf(id)})
+}
+
+// ChangePassword changes the caller's password, and ends all sessions and personal tokens of the caller.
+// ErrForbidden: the old password is wrong, or the client's token is a personal token.
+func (c *Client) ChangePassword(ctx context.Context, old, password string) error {
+	return c.do(ctx, Request{Method: http.MethodPost, Path: "/v1/auth/password", Body: api.ChangePassword{Old: old, Password: password}})
+}
+
+type TenantInfo struct {
+	Path    api.Tenant `json:"path"`
+	Title   string     `json:"title,omitempty"`
+	Created time.Time  `json:"created"`
+}
+
+// Tenants lists the caller's tenant and those below it; an Admin of the system sees all.
+func (c *Client) Tenants(ctx context.Context) ([]TenantInfo, error) {
+	all, _, err := List[TenantInfo](ctx, c, "/v1/tenants", ListOptions{})
+	return all, err
+}
+
+// DeleteTenant deletes a tenant. ErrConflict: it has users, tenants below it, applications, volumes or
+// clusters.
+func (c *Client) DeleteTenant(ctx context.Context, t api.Tenant) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: "/v1/tenants/" + api.PathOf(t)})
+}
+
+type User struct {
+	ID       string    `json:"id"`
+	Email    string    `json:"email,omitempty"`
+	Roles    []string  `json:"roles"`
+	Disabled bool      `json:"disabled,omitempty"`
+	Pending  bool      `json:"pending,omitempty"` // has no password yet
+	Created  time.Time `json:"created"`
+}
+
+// Users lists the users whom the caller may see.
+func (c *Client) Users(ctx context.Context) ([]User, error) {
+	all, _, err := List[User](ctx, c, "/v1/users", ListOptions{})
+	return all, err
+}
+
+func (c *Client) User(ctx context.Context, id string) (User, error) {
+	return Get[User](ctx, c, "/v1/users/"+api.PathOf(id))
+}
+
+// SetUser changes the e-mail address and the roles of a user, and whether the user may sign in.
+// ErrForbidden: the caller could not give the user's present roles or the new ones.
+func (c *Client) SetUser(ctx context.Context, u User) (User, error) {
+	return send[User](ctx, c, Request{Method: http.MethodPut, Path: "/v1/users/" + api.PathOf(u.ID), Body: map[string]any{
+		"email": u.Email, "roles": append([]string{}, u.Roles...), "disabled": u.Disabled,
+	}})
+}
+
+// DeleteUser deletes a user with all credentials.
+func (c *Client) DeleteUser(ctx context.Context, id string) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: "/v1/users/" + api.PathOf(id)})
 }
 
 // CreateJoinToken creates a join token for a cluster, or for a node of a cluster. Only this answer

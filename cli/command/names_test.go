@@ -49,6 +49,8 @@ var named = []struct {
 	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"get runs shop/web", nil},
+	{"user list", []string{"user list NAME", "user invite NAME"}},
+	{"tenant list", []string{"get apps --tenant NAME"}},
 	{"events", nil},
 	{"version", nil},
 	{"net status n1", nil},

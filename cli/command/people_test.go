@@ -128,3 +128,97 @@ func TestNoSecretIsAnArgument(t *testing.T) {
 		t.Errorf("the test looked at %d flags only", seen)
 	}
 }
+
+// TestPeopleAreAdministered: users, roles, tenants, passwords and personal tokens, by an administrator of a
+// tenant who can neither raise itself nor reach another tenant's people.
+func TestPeopleAreAdministered(t *testing.T) {
+	r := newRig(t)
+	r.signIn()
+	r.must("", "tenant", "create", "rival", "--title", "The others")
+	join := func(id string, roles ...string) *rig {
+		t.Helper()
+		args := []string{"user", "create", id}
+		for _, role := range roles {
+			args = append(args, "--role", role)
+		}
+		at := newTerminal(t)
+		at.url = r.url
+		stdin, line := pasted(r.must("", args...))
+		at.must(stdin, line...)
+		return at
+	}
+	boss := join("acme/boss", "Organization_Admin")
+	join("rival/eve", "Application_Provider")
+	chief := join("acme/chief", "Admin")
+
+	refused := func(at *rig, stdin string, code int, args ...string) {
+		t.Helper()
+		if out, said, got := at.run(stdin, args...); got != code {
+			t.Errorf("treeline %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, code, out, said)
+		}
+	}
+	has := func(out string, want ...string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(out, w) {
+				t.Errorf("want %q in\n%s", w, out)
+			}
+		}
+	}
+
+	// No administrator of a tenant becomes more, or changes those who are more.
+	refused(boss, "", 5, "user", "set", "acme/boss", "--role", "Admin")
+	refused(boss, "", 5, "user", "create", "acme/mole", "--role", "Admin")
+	refused(boss, "", 5, "user", "invite", "acme/chief")
+	refused(boss, "", 5, "user", "set", "acme/chief", "--disable")
+	refused(boss, "", 5, "user", "delete", "acme/chief", "--yes")
+	for _, args := range [][]string{{"invite", "rival/eve"}, {"invite", "admin"}, {"set", "rival/eve", "--disable"}, {"delete", "rival/eve", "--yes"}, {"list", "rival/eve"}} {
+		refused(chief, "", 6, append([]string{"user"}, args...)...)
+	}
+	refused(boss, "", 6, "tenant", "delete", "rival", "--yes")
+
+	// Users and roles.
+	boss.must("", "tenant", "create", "acme/lab")
+	stdin, line := pasted(boss.must("", "user", "create", "acme/lab/bob"))
+	has(boss.must("", "user", "list"), "acme/lab/bob", "invited")
+	bob := newTerminal(t)
+	bob.must(stdin, line...)
+	if out := boss.must("", "user", "list"); strings.Contains(out, "rival") || !strings.Contains(out, "acme/lab/bob   Application_Provider   active") {
+		t.Errorf("an administrator of acme sees\n%s", out)
+	}
+	boss.must("", "user", "set", "acme/lab/bob", "--role", "Infrastructure_Provider", "--email", "bob@example.org")
+	has(boss.must("", "user", "list", "acme/lab/bob", "-o", "json"), `"Infrastructure_Provider"`, "bob@example.org")
+	boss.must("", "user", "set", "acme/lab/bob", "--disable")
+	refused(bob, "another good password\n", 5, "login", "--user", "acme/lab/bob", "--password-stdin")
+	boss.must("", "user", "set", "acme/lab/bob", "--enable")
+	bob.must("another good password\n", "login", "--user", "acme/lab/bob", "--password-stdin")
+	refused(bob, "", 5, "user", "list")
+	if out, said, code := boss.run("", "user", "delete", "acme/lab/nobody", "acme/lab/bob", "--yes"); code != 6 || !strings.Contains(said, "acme/lab/bob deleted") {
+		t.Errorf("delete of one user of two: exit %d\n%s%s", code, out, said)
+	}
+	boss.must("", "tenant", "delete", "acme/lab", "--yes")
+	has(r.must("", "tenant", "list"), "rival", "The others")
+
+	// One's own password.
+	refused(boss, "not this one\nlong enough here\n", 5, "passwd", "--password-stdin")
+	refused(boss, "another good password\nshort\n", 1, "passwd", "--password-stdin")
+	boss.must("another good password\nlong enough here\n", "passwd", "--password-stdin")
+	boss.must("", "get", "apps")
+	refused(boss, "another good password\n", 5, "login", "--user", "acme/boss", "--password-stdin")
+	boss.must("long enough here\n", "login", "--user", "acme/boss", "--password-stdin")
+
+	// A personal token has some of the roles, an end, and creates nothing that outlives it.
+	refused(boss, "", 2, "token", "create", "--role", "Application_Provider")
+	refused(boss, "", 2, "token", "create", "--name", "ci", "--uses", "3")
+	refused(boss, "", 2, "token", "create", "--name", "ci", "--ttl", "10s")
+	refused(boss, "", 5, "token", "create", "--name", "ci", "--role", "Admin")
+	token := boss.file("token", boss.must("", "token", "create", "--name", "ci", "--role", "Organization_Admin", "--ttl", "2h", "--token-only"))
+	has(boss.must("", "token", "list", "--personal"), "ci", "Organization_Admin")
+	boss.must("", "user", "list", "--token-file", token)
+	for _, args := range [][]string{{"user", "invite", "acme/boss"}, {"user", "set", "acme/boss", "--role", "Organization_Admin"}, {"token", "create", "--name", "more"}} {
+		refused(boss, "", 5, append(args, "--token-file", token)...)
+	}
+	refused(boss, "long enough here\nlonger than before\n", 2, "passwd", "--password-stdin", "--token-file", token)
+	boss.must("", "token", "revoke", "--personal", strings.TrimSpace(boss.must("", "token", "list", "--personal", "-o", "name")))
+	refused(boss, "", 5, "user", "list", "--token-file", token)
+}

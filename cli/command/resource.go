@@ -194,6 +194,16 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, o := range all {
 				out = append(out, string(o.Cluster)+"/"+string(o.ID)+"\t"+string(o.Status))
 			}
+		case "users":
+			all, _ := a.Users(ctx)
+			for _, u := range all {
+				out = append(out, u.ID+"\t"+strings.Join(u.Roles, ", "))
+			}
+		case "tenants":
+			all, _ := a.Tenants(ctx)
+			for _, t := range all {
+				out = append(out, string(t.Path))
+			}
 		case "clusters":
 			all, _, _ := a.Clusters(ctx, client.ListOptions{})
 			for _, o := range all {

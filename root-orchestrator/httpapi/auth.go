@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -43,6 +44,9 @@ func (a *API) registerAuth() {
 	act(a, logOut, "", func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Refresh]) error {
 		return a.opt.Accounts.End(ctx, in.Body.Refresh)
 	})
+	password := session("/v1/auth/password", "Change password", "Changes the user's own password, given the present one, and ends the user's sessions and personal tokens.")
+	password.Security, password.DefaultStatus = signedIn, http.StatusNoContent
+	act(a, password, "", a.changePassword)
 	me := signIn.Get("/v1/auth/me", "Who am I", 401).Named("whoAmI")
 	me.Security = signedIn
 	answer(a, me, "", func(_ context.Context, p rights.Principal, _ *rest.None) (rights.Principal, error) {
@@ -82,6 +86,32 @@ func (a *API) signIn(ctx context.Context, user string, start func(context.Contex
 	s, err := start(ctx, account.UserID(user))
 	done(err)
 	return sessionOf(s), err
+}
+
+// changePassword needs the present password and a sign-in, so that neither a stolen personal token nor an
+// unlocked terminal suffices.
+func (a *API) changePassword(ctx context.Context, p rights.Principal, in *rest.Body[api.ChangePassword]) error {
+	switch {
+	case p.User == "":
+		return errNoToken
+	case p.PAT != "":
+		return problem.New(http.StatusForbidden, "a personal token cannot change the password; sign in")
+	}
+	ctx, done, err := a.shares.guess(ctx, p.User)
+	if err != nil {
+		return err
+	}
+	// The change revokes the token of this request, which ends its context before the sessions are deleted.
+	err = a.opt.Accounts.SetPassword(context.WithoutCancel(ctx), account.UserID(p.User), in.Body.Old, in.Body.Password)
+	if errors.Is(err, api.ErrInvalid) {
+		done(nil) // the present password was right
+		return err
+	}
+	done(err)
+	if errors.Is(err, api.ErrUnauthenticated) { // 401 would mean that the session has ended
+		return problem.New(http.StatusForbidden, "the present password is wrong")
+	}
+	return err
 }
 
 type sessionOut struct {

@@ -136,6 +136,10 @@ func (a *API) managed(p rights.Principal, segment string, additional ...rights.R
 	if err != nil {
 		return u, err
 	}
+	if p.PAT != "" && p.User == string(u.ID) {
+		// With a password the token would outlive its end.
+		return u, fmt.Errorf("change user %s: a personal token cannot change its own user; sign in: %w", u.ID, api.ErrForbidden)
+	}
 	return u, rights.MayGrant(p, append(u.Roles, additional...), u.ID.Tenant())
 }
 

@@ -41,6 +41,7 @@ var bodies = map[string]string{
 
 	"PUT /v1/clusters/{id}/nodes/{node}/caps": `{"memory_mb":64}`,
 	"POST /v1/auth/refresh":                   `{"refresh":"a.b"}`,
+	"POST /v1/auth/password":                  `{"old":"not this one","password":"long enough here"}`,
 	"POST /v1/auth/logout":                    `{"refresh":"a.b"}`,
 }
 
