@@ -137,7 +137,7 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 	}
 	out = wire.VolumeAttached{Handle: r.Handle, Context: r.Context, SizeMB: r.SizeMB, Expand: r.Expand}
 	if can.Attach {
-		out.Attachment, err = d.Attach(ctx, id.Tenant(), csi.Volume{Handle: r.Handle, Context: r.Context}, at.NodeID, v.ReadOnly)
+		out.Attachment, err = d.Attach(ctx, id.Tenant(), csi.Volume{Handle: r.Handle, Context: r.Context}, at.NodeID, v.ReadOnly && can.ReadOnly)
 	}
 	if err == nil {
 		c.opt.Log.Info("CSI volume attached", "volume", id, "driver", r.Driver, "node", node)

@@ -40,8 +40,9 @@ type rig struct {
 	docs map[string]store.Doc
 	gen  api.Generation
 
-	seq    uint64         // of the node's reports
-	gotten api.Generation // of the node's desired set
+	seq      uint64         // of the node's reports
+	gotten   api.Generation // of the node's desired set
+	readOnly bool           // of the volume in the SLA
 }
 
 func (r *rig) Do(_ context.Context, in cluster.Input, after func()) error {
@@ -143,7 +144,7 @@ func (r *rig) wants(sizeMB int64) wire.WantVolume {
 	if sizeMB > 0 {
 		a := wire.Assignment{Instance: db, Epoch: api.EpochOf(api.Revision(r.gen), 0), SpecRev: api.Revision(r.gen), Spec: api.Microservice{
 			Name: "db", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 64, Exclusive: true,
-			Volumes: []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driverName, MountPath: "/data", SizeMB: sizeMB, Config: map[string]string{"class": "fast"}}},
+			Volumes: []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driverName, MountPath: "/data", SizeMB: sizeMB, ReadOnly: r.readOnly, Config: map[string]string{"class": "fast"}}},
 		}}
 		d.Put, d.Digest = []wire.Assignment{a}, a.Digest()
 	}
@@ -153,6 +154,15 @@ func (r *rig) wants(sizeMB int64) wire.WantVolume {
 		r.t.Fatalf("the instance is %+v, want it on n1", in)
 	}
 	return wire.WantVolume{Key: wire.Key{Instance: db, Epoch: in.Epoch}, Name: "data"}
+}
+
+// TestDriverWithoutReadOnlyAttachmentsIsNotAskedForOne: the node's driver mounts the volume read-only.
+func TestDriverWithoutReadOnlyAttachmentsIsNotAskedForOne(t *testing.T) {
+	r := newRig(t, 5*time.Second)
+	r.readOnly = true
+	w := r.wants(64)
+	r.attached(w, 64)
+	r.deleted(w)
 }
 
 // attached fails the test unless the volume is attached to the node with a size.

@@ -354,7 +354,10 @@ type Volume struct {
 }
 
 // ControllerService is what the driver's controller can do.
-type ControllerService struct{ Create, Attach, Expand bool }
+type ControllerService struct {
+	Create, Attach, Expand bool
+	ReadOnly               bool // attachments; without it they must be requested as writable
+}
 
 // Controller returns what the driver's controller can do.
 func (d *Driver) Controller(ctx context.Context) (out ControllerService, err error) {
@@ -366,6 +369,8 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 				out.Create = true
 			case csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:
 				out.Attach = true
+			case csi.ControllerServiceCapability_RPC_PUBLISH_READONLY:
+				out.ReadOnly = true
 			case csi.ControllerServiceCapability_RPC_EXPAND_VOLUME:
 				out.Expand = true
 			}

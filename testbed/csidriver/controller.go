@@ -152,6 +152,9 @@ func (s *Server) ControllerPublishVolume(_ context.Context, r *csi.ControllerPub
 	if r.GetNodeId() == "" || r.GetVolumeCapability() == nil {
 		return nil, status.Error(codes.InvalidArgument, "node id or capability is missing")
 	}
+	if r.GetReadonly() {
+		return nil, status.Error(codes.InvalidArgument, "readonly is requested of a driver without PUBLISH_READONLY")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.volume(r.GetVolumeId())
