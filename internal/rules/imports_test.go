@@ -181,6 +181,7 @@ var modules = []struct {
 	{"github.com/containerd", []string{"node-engine/runtime", "node-engine/volume"}, "containers, and mounts through loop devices"},
 	{"github.com/container-storage-interface/spec", []string{"internal/csi"}, "the messages of CSI drivers"},
 	{"github.com/kubernetes-csi/csi-test", nil, "checks of CSI drivers, in a test"},
+	{"github.com/onsi/ginkgo", nil, "the results of csi-test, in a test"},
 	{"github.com/moby/sys", []string{"node-engine/volume", "node-engine/csi"}, "reads the mount table"},
 	{"github.com/coder/websocket", []string{"internal/access", "cli/remote"}, "WebSockets, which browsers can open too, for streams to workloads"},
 	{"github.com/minio/minio-go", []string{"cli/s3"}, "objects of S3-compatible servers; uploads in parts"},
