@@ -66,6 +66,7 @@ type Options struct {
 	Audit            *audit.Audit // of access to workloads
 	// DeleteCSI deletes a CSI volume by its driver; nil: the cluster has no drivers.
 	DeleteCSI func(context.Context, api.VolumeID) error
+	Observe   rest.Observe // of requests; nil: none
 	Version   string
 	Rate      float64          // requests per second of one person; default 100, with bursts of 400
 	Now       func() time.Time // default time.Now
@@ -93,7 +94,7 @@ func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
-	a.router = rest.Router(rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
+	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
 	a.huma = humachi.New(a.router, rest.Config("Treeline cluster", o.Version,
 		"The API of a Treeline cluster orchestrator for its operator. In paths, the \"/\" and \"#\" of an id are written \"~\". "+
 			"Errors are problem details (RFC 9457) with a stable code.",
@@ -102,6 +103,7 @@ func New(o Options) *API {
 	a.registerInstances()
 	a.registerAccess()
 	a.registerNet()
+	a.registerMetrics()
 	a.registerVolumes()
 	a.registerTokens()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)

@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,6 +37,16 @@ func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count("treeline_broker_bytes_out_total", "Bytes to nodes, without TLS.", s.BytesOut.Load)
 }
 
+// resources are the labels of metrics of nodes, in base units.
+var resources = []struct {
+	name string
+	of   func(api.Resources) float64
+}{
+	{"cpu", func(r api.Resources) float64 { return float64(r.MilliCPU) / 1000 }},
+	{"memory", func(r api.Resources) float64 { return float64(r.MemoryMB) * (1 << 20) }},
+	{"storage", func(r api.Resources) float64 { return float64(r.StorageMB) * (1 << 20) }},
+}
+
 func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 	if o.relay != nil {
 		n := o.relay.Stats()
@@ -50,13 +61,30 @@ func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 		statuses := map[api.NodeStatus]int{api.NodeReady: 0, api.NodeSilent: 0}
 		for _, n := range o.core.Nodes() {
 			statuses[n.Status]++
+			node := string(n.ID)
+			for _, r := range resources {
+				s.Gauge("treeline_node_resource_capacity", "Capacity of a node by resource: CPUs, or bytes of memory and storage.", r.of(n.Capacity), "node", node, "resource", r.name)
+				s.Gauge("treeline_node_resource_allocated", "What instances of a node reserve, by resource.", r.of(n.Allocated), "node", node, "resource", r.name)
+			}
+			const used = "What is in use on a node's machine, as it reports, by resource."
+			s.Gauge("treeline_node_resource_used", used, float64(n.CPUUsed)/100*resources[0].of(n.Capacity), "node", node, "resource", "cpu")
+			s.Gauge("treeline_node_resource_used", used, float64(n.MemUsed)/100*resources[1].of(n.Capacity), "node", node, "resource", "memory")
+			if !n.Heard.IsZero() {
+				s.Gauge("treeline_node_heartbeat_age_seconds", "Age of a node's last heartbeat.", time.Since(n.Heard).Seconds(), "node", node)
+			}
 		}
 		for status, n := range statuses {
 			s.Gauge("treeline_nodes", "Nodes by status.", float64(n), "status", string(status))
 		}
-		states := map[api.State]int{}
+		states, waiting := map[api.State]int{}, map[api.Reason]int{}
 		for _, i := range o.core.Instances() {
 			states[i.State]++
+			if i.Node == "" && i.Reason != "" && !api.Ended(i.State, i.Reason) {
+				waiting[i.Reason]++
+			}
+		}
+		for reason, n := range waiting {
+			s.Gauge("treeline_unplaceable", "Instances without a node, by reason.", float64(n), "reason", string(reason))
 		}
 		for state, n := range states {
 			s.Gauge("treeline_instances", "Instances by state.", float64(n), "state", string(state))

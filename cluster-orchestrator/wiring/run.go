@@ -221,6 +221,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	people := httpapi.Options{
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
+		Observe: metrics.NewHTTP(reg),
 	}
 	if o.csi != nil {
 		serve.AttachVolume, serve.DetachVolume, people.DeleteCSI = o.csi.Attach, o.csi.Detach, o.csi.Delete

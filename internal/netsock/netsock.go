@@ -34,6 +34,7 @@ const (
 	Peers       = "/v1/peers"
 	Trace       = "/v1/trace"   // ?from=INSTANCE&to=NAME-OR-ADDRESS
 	Capture     = "/v1/capture" // ?instance=INSTANCE&seconds=N&bytes=N, a pcap file as it grows
+	Metrics     = "/metrics"    // of Prometheus, as text
 	Up          = "/v1/up"
 	Down        = "/v1/down"
 	Link        = "/v1/link"
@@ -138,7 +139,7 @@ func (c *Client) Events(ctx context.Context, fn func(wire.NetEvent) error) error
 }
 
 // views are the paths that operators may read, even from other machines.
-var views = []string{Status, Routes, Peers, Trace, Capture, Attachments}
+var views = []string{Status, Routes, Peers, Trace, Capture, Attachments, Metrics}
 
 // Open returns the answer to a GET of one of the views, whose path may have a query. The caller
 // closes it. It fails with ErrNotFound for other paths.

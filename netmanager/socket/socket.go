@@ -54,6 +54,7 @@ type Overlay interface {
 	Events(ctx context.Context, write func(wire.NetEvent) error) error
 	Down(ctx context.Context, d wire.NetDown) error
 	Link(ctx context.Context, up bool) error
+	Metrics(w http.ResponseWriter, r *http.Request)
 }
 
 // Handler serves the overlay's API.
@@ -128,6 +129,7 @@ func Handler(o Overlay) http.Handler {
 		}
 		return done(w, o.Link(r.Context(), l.Up))
 	})
+	mux.HandleFunc("GET "+netsock.Metrics, o.Metrics)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("%s %s: the netmanager has no such path: %w", r.Method, r.URL.Path, api.ErrNotFound)
 	})

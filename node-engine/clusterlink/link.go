@@ -42,6 +42,8 @@ type Options struct {
 	// DeleteVolume deletes a local volume, and succeeds if there is none; nil: the node has no volumes.
 	DeleteVolume func(context.Context, api.VolumeID) error
 	Net          Net          // nil: the node has no netmanager
+	// Metrics returns the engine's metrics, as text of Prometheus.
+	Metrics func(context.Context) (io.ReadCloser, error)
 	Log          *slog.Logger // default slog.Default
 }
 

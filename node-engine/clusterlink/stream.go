@@ -90,6 +90,8 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 		return l.opt.Logs(ctx, wire.Key{Instance: req.Instance, Epoch: req.Epoch}, req.Tail, req.Follow)
 	case req.Kind == "loglines" && req.Lines != nil && l.opt.LogLines != nil:
 		return l.opt.LogLines(ctx, req)
+	case req.Kind == "metrics" && l.opt.Metrics != nil:
+		return l.opt.Metrics(ctx)
 	case req.Kind == "net" && l.opt.Net != nil:
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":
@@ -97,7 +99,7 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 	case req.Kind == "volume" && req.Method == http.MethodDelete:
 		return http.NoBody, l.deleteVolume(ctx, req.Path)
 	}
-	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, metrics, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
 }
 
 func (l *Link) deleteVolume(ctx context.Context, name string) error {

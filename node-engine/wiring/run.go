@@ -182,7 +182,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		DeleteVolume: e.deleteVolume,
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
-		Access: access.New(reach).Open,
+		Access: access.New(reach).Open, Metrics: e.openMetrics,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
 		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {

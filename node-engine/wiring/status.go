@@ -1,8 +1,10 @@
 package wiring
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	goruntime "runtime"
 	"sync/atomic"
@@ -37,7 +39,24 @@ func (e *engine) serveStatus(ctx context.Context) error {
 }
 
 func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	var text bytes.Buffer
+	if err := e.writeMetrics(r.Context(), &text); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = text.WriteTo(w)
+}
+
+// openMetrics returns the metrics to the cluster, whose operator has asked for them.
+func (e *engine) openMetrics(ctx context.Context) (io.ReadCloser, error) {
+	var text bytes.Buffer
+	err := e.writeMetrics(ctx, &text)
+	return io.NopCloser(&text), err
+}
+
+func (e *engine) writeMetrics(ctx context.Context, w *bytes.Buffer) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	states, allocated := map[api.State]int{}, 0
 	if err := e.loop.Read(ctx, func() {
@@ -46,8 +65,7 @@ func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
 			allocated += len(i.Devices)
 		}
 	}); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
+		return err
 	}
 	var m goruntime.MemStats
 	goruntime.ReadMemStats(&m)
@@ -55,7 +73,6 @@ func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
 	if e.link.Up() == nil {
 		up = 1
 	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	line := func(kind, name, help string, value any) {
 		_, _ = fmt.Fprintf(w, "# HELP %[2]s %[3]s\n# TYPE %[2]s %[1]s\n%[2]s %[4]v\n", kind, name, help, value)
 	}
@@ -80,4 +97,5 @@ func (e *engine) metrics(w http.ResponseWriter, r *http.Request) {
 	for _, s := range []api.State{api.NodeScheduled, api.Created, api.Running, api.Completed, api.Failed, api.Terminated} {
 		_, _ = fmt.Fprintf(w, "treeline_instances{state=%q} %d\n", s, states[s])
 	}
+	return nil
 }

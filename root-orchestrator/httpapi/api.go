@@ -73,6 +73,7 @@ type Options struct {
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store
 
+	Observe  rest.Observe     // of requests; nil: none
 	FeedSize int              // changes kept for watchers; default 10,000
 	Rate     float64          // requests per second of one principal; default 100, with bursts of 400
 	Now      func() time.Time // default time.Now
@@ -136,7 +137,7 @@ func New(o Options) (*API, error) {
 		return nil, err
 	}
 	a.requests = apishare.New(apishare.Options{Person: principal, Rate: o.Rate, Now: o.Now})
-	a.router = rest.Router(rest.Recover(o.Log, "root"), a.authenticate, a.requests.Wrap, readBody, a.answers.wrap)
+	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "root"), a.authenticate, a.requests.Wrap, readBody, a.answers.wrap)
 	a.huma = humachi.New(a.router, rest.Config("Treeline root", o.Version, description, "An access token of /v1/auth/login, or a personal token."))
 	a.registerAuth()
 	a.registerTenants()

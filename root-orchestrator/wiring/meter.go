@@ -27,9 +27,15 @@ func registerMetrics(reg *prometheus.Registry, core *root.Core, l *loop.Loop[roo
 // scrape counts the core's objects. It runs on the core's owner.
 func scrape(core *root.Core, s *metrics.Scrape) {
 	s.Gauge("treeline_applications", "Applications.", float64(len(core.Apps(""))))
-	states := map[api.State]int{}
+	states, waiting := map[api.State]int{}, map[api.Reason]int{}
 	for _, i := range core.Instances("") {
 		states[i.State]++
+		if i.State == api.Requested && i.Reason != "" {
+			waiting[i.Reason]++
+		}
+	}
+	for reason, n := range waiting {
+		s.Gauge("treeline_unplaceable", "Instances that no cluster has, by reason.", float64(n), "reason", string(reason))
 	}
 	for state, n := range states {
 		s.Gauge("treeline_instances", "Instances by state.", float64(n), "state", string(state))

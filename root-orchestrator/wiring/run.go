@@ -98,7 +98,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	var link *clusterlink.Link
 	var asker *client.Asker
 	reg := metrics.New()
-	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker) }, loop.Options[root.Input]{
+	stages := newStages(reg)
+	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker, stages) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: metrics.NewLoop(reg).Observe,
 	})
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
@@ -108,7 +109,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	})
 	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded, Sealer: id.sealer,
+		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg),
 	})
 	if err != nil {
 		return err
@@ -135,7 +136,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		}
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		daemon.NotifyReady(log)
-		handler := route(web, link, health.Handler(web.Guard(metrics.Handler(reg))))
+		handler := route(dashboard.Handler(dashboard.Root, web.Handler()), countBytes(reg, link.Handler()), health.Handler(web.Guard(metrics.Handler(reg))))
 		var plain func(context.Context) error
 		if cfg.OakestraCompat {
 			compat := oakestra.New(oakestra.Options{Native: web.Handler(), DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
@@ -174,7 +175,7 @@ const storeFile = "root.db"
 
 // send passes the core's messages to their receivers. It runs on the core's owner and must not
 // block.
-func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker) {
+func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker, stages *stages) {
 	var changes []api.Change
 	for _, e := range envs {
 		switch msg := e.Msg.(type) {
@@ -187,12 +188,12 @@ func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker 
 		}
 	}
 	if len(changes) > 0 {
+		stages.observe(changes)
 		web.Changed(changes...)
 	}
 }
 
-func route(web *httpapi.API, link *clusterlink.Link, health http.Handler) http.Handler {
-	people, clusters := dashboard.Handler(dashboard.Root, web.Handler()), link.Handler()
+func route(people, clusters, health http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch path := r.URL.Path; {
