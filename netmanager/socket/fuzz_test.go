@@ -45,6 +45,7 @@ func (fakeOverlay) Attachments(context.Context) ([]wire.Attached, error) { retur
 func (fakeOverlay) View(context.Context, string) (any, error)            { return api.NetStatus{}, nil }
 func (fakeOverlay) Down(context.Context, wire.NetDown) error             { return nil }
 func (fakeOverlay) Link(context.Context, bool) error                     { return nil }
+func (fakeOverlay) Metrics(http.ResponseWriter, *http.Request)           {}
 
 func (d fakeOverlay) Trace(_ context.Context, from api.InstanceID, to string) (api.NetTrace, error) {
 	d.instance(from)

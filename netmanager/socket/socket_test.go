@@ -90,7 +90,11 @@ func (f *fake) Events(ctx context.Context, write func(wire.NetEvent) error) erro
 	return nil
 }
 func (f *fake) Down(_ context.Context, d wire.NetDown) error { f.asked <- d.Seq; return f.fail }
-func (f *fake) Link(_ context.Context, up bool) error        { f.asked <- up; return f.fail }
+func (f *fake) Metrics(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, "treeline_net_ready 1\n")
+}
+
+func (f *fake) Link(_ context.Context, up bool) error { f.asked <- up; return f.fail }
 
 var key = wire.Key{Instance: "acme/lab/shop.prod.web.prod#3", Epoch: api.EpochOf(17, 2)}
 

@@ -640,6 +640,11 @@ export interface ProblemField {
   where?: string;
 }
 
+export interface PrometheusTarget {
+  labels: Record<string, string>;
+  targets: string[];
+}
+
 export interface RankedCluster {
   cluster: string;
   score: number;
