@@ -68,6 +68,7 @@ type Options struct {
 // Client sends requests to one server. It is safe for concurrent use.
 type Client struct {
 	url    string
+	own    api.ClusterID // the cluster whose own port url is; empty: the root's
 	tokens Tokens
 	http   *http.Client
 
@@ -83,6 +84,9 @@ func New(o Options) (*Client, error) {
 		return nil, fmt.Errorf("address %q is not https://host:port: %w", o.URL, api.ErrInvalid)
 	}
 	c := &Client{url: strings.TrimSuffix(o.URL, "/"), tokens: o.Tokens, http: o.HTTP}
+	if id, ok := strings.CutPrefix(o.Expect, clusterIdentity); ok {
+		c.own = api.ClusterID(id)
+	}
 	if c.http == nil {
 		tc, err := tlsConfig(o)
 		if err != nil {

@@ -17,21 +17,47 @@ type Nodes struct {
 	base string
 }
 
-// NodesOf returns the nodes of a cluster. Requests go through the root.
+// NodesOf returns the nodes of a cluster. Requests go through the root, unless the client is connected to
+// the cluster.
 func (c *Client) NodesOf(id api.ClusterID) Nodes {
+	if c.own != "" && c.own == id {
+		return c.OwnNodes()
+	}
 	return Nodes{c, pathOf(Clusters, id) + "/nodes"}
 }
 
 // ClusterEvents lists who reached instances through a cluster's own port, oldest first.
 func (c *Client) ClusterEvents(ctx context.Context, id api.ClusterID) ([]api.Event, error) {
-	all, _, err := List[api.Event](ctx, c, pathOf(Clusters, id)+"/events", ListOptions{})
+	all, _, err := List[api.Event](ctx, c, c.inCluster(id)+"/events", ListOptions{})
 	return all, err
 }
 
 // InstancesOn lists what runs in a cluster, of all tenants, for those who may see its nodes.
 func (c *Client) InstancesOn(ctx context.Context, id api.ClusterID) ([]api.Instance, error) {
-	all, _, err := List[api.Instance](ctx, c, pathOf(Clusters, id)+"/instances", ListOptions{})
+	all, _, err := List[api.Instance](ctx, c, c.inCluster(id)+"/instances", ListOptions{})
 	return all, err
+}
+
+// inCluster returns the path below which a cluster's objects are.
+func (c *Client) inCluster(id api.ClusterID) string {
+	if c.own != "" && c.own == id {
+		return "/v1"
+	}
+	return pathOf(Clusters, id)
+}
+
+// ClusterStatus is what a cluster says of itself.
+type ClusterStatus struct {
+	api.ClusterInfo
+	Root      bool          `json:"root_connected"`
+	Nodes     int           `json:"nodes"`
+	Instances int           `json:"instances"`
+	Aggregate api.Aggregate `json:"aggregate"`
+}
+
+// Status returns the status of the cluster that the client is connected to.
+func (c *Client) Status(ctx context.Context) (ClusterStatus, error) {
+	return Get[ClusterStatus](ctx, c, "/v1/status")
 }
 
 // OwnNodes returns the nodes of the cluster that the client is connected to.

@@ -118,21 +118,21 @@ func (c *Client) CreateJoinToken(ctx context.Context, r api.TokenRequest) (api.J
 
 // joinTokens returns the path of the server's own join tokens, or of those of a cluster at the
 // root.
-func joinTokens(cluster api.ClusterID) string {
+func (c *Client) joinTokens(cluster api.ClusterID) string {
 	if cluster == "" {
 		return "/v1/tokens"
 	}
-	return pathOf(Clusters, cluster) + "/tokens"
+	return c.inCluster(cluster) + "/tokens"
 }
 
 // JoinTokens lists valid join tokens, without their secrets. They are those for nodes of the
 // cluster, or if cluster is empty the server's own; the root's own are for clusters.
 func (c *Client) JoinTokens(ctx context.Context, cluster api.ClusterID) ([]api.JoinToken, error) {
-	all, _, err := List[api.JoinToken](ctx, c, joinTokens(cluster), ListOptions{})
+	all, _, err := List[api.JoinToken](ctx, c, c.joinTokens(cluster), ListOptions{})
 	return all, err
 }
 
 // RevokeJoinToken makes a join token invalid. cluster is as for JoinTokens.
 func (c *Client) RevokeJoinToken(ctx context.Context, cluster api.ClusterID, id string) error {
-	return c.do(ctx, Request{Method: http.MethodDelete, Path: joinTokens(cluster) + "/" + api.PathOf(id)})
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: c.joinTokens(cluster) + "/" + api.PathOf(id)})
 }

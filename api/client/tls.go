@@ -17,7 +17,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 )
 
-const rootIdentity = "treeline://root"
+const (
+	rootIdentity    = "treeline://root"
+	clusterIdentity = "treeline://cluster/"
+)
+
+// OfCluster returns the identity of a cluster's own port, for Options.Expect.
+func OfCluster(id api.ClusterID) string { return clusterIdentity + string(id) }
 
 // tlsConfig trusts only the pinned root certificate. It checks the identity in the server's
 // certificate instead of the host name, because addresses change behind NATs and identities do not.
@@ -68,7 +74,7 @@ func PinOf(ca []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(b.Bytes))
 }
 
-// FetchCA returns the root's CA certificate in PEM from a TLS handshake with the server. pin is its
+// FetchCA returns the root's CA certificate in PEM from a TLS handshake with the root. pin is its
 // SHA-256 hash in hexadecimal, which join tokens contain and the root prints. ErrUnauthenticated:
 // the server sends no certificate with that hash.
 func FetchCA(ctx context.Context, server, pin string) ([]byte, error) {

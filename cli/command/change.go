@@ -205,6 +205,9 @@ func (c *cli) findNode(ctx context.Context, a *client.Client, cluster, reference
 	default:
 		cluster = of
 	}
+	if err := c.notOwn(api.ClusterID(cluster)); err != nil {
+		return "", "", err
+	}
 	if cluster != "" {
 		return api.ClusterID(cluster), api.NodeID(name), nil
 	}

@@ -208,12 +208,17 @@ func (c *cli) api() (*client.Client, error) {
 	}
 	var session *contexts.Session
 	o := client.Options{URL: w.URL, CA: []byte(w.CA)}
+	if w.Cluster != "" {
+		o.Expect = client.OfCluster(w.Cluster)
+	}
 	switch {
 	case w.Token != "":
 		if c.flags.Token != "" && c.tokenFile == "" {
 			c.warnVisible("--token", "--token-file FILE, or "+contexts.EnvToken)
 		}
 		o.Tokens = client.Static(w.Token)
+	case w.Cluster != "":
+		o.Tokens = client.Static(w.Access)
 	case w.Name != "":
 		session = contexts.NewSession(c.file(), w.Name, w.Context, c.Now, func(ctx context.Context, token string) (api.Session, error) {
 			return c.client.Refresh(ctx, token)
@@ -237,6 +242,9 @@ func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 		p, err := c.printer()
 		if err != nil {
 			return err
+		}
+		if own := c.own(); own != "" && !served(cmd) {
+			return usage("%s needs the root, and this context is of cluster %s itself: choose another with --context", cmd.CommandPath(), own)
 		}
 		a, err := c.api()
 		switch {

@@ -12,13 +12,14 @@ import (
 )
 
 type shownContext struct {
-	Name     string     `json:"name"`
-	Current  bool       `json:"current"`
-	URL      string     `json:"url"`
-	Tenant   api.Tenant `json:"tenant,omitempty"`
-	User     string     `json:"user,omitempty"`
-	SignedIn bool       `json:"signed_in"`
-	Pinned   bool       `json:"ca_pinned"`
+	Name     string        `json:"name"`
+	Current  bool          `json:"current"`
+	URL      string        `json:"url"`
+	Tenant   api.Tenant    `json:"tenant,omitempty"`
+	Cluster  api.ClusterID `json:"cluster,omitempty"`
+	User     string        `json:"user,omitempty"`
+	SignedIn bool          `json:"signed_in"`
+	Pinned   bool          `json:"ca_pinned"`
 }
 
 func yesNo(b bool) string {
@@ -43,6 +44,7 @@ var contextTable = output.Table[shownContext]{
 		{Header: "USER", Cell: func(_ output.Printer, s shownContext) string { return s.User }},
 		{Header: "SIGNED IN", Cell: func(_ output.Printer, s shownContext) string { return yesNo(s.SignedIn) }},
 		{Header: "TENANT", Cell: func(_ output.Printer, s shownContext) string { return string(s.Tenant) }},
+		{Header: "CLUSTER", Wide: true, Cell: func(_ output.Printer, s shownContext) string { return string(s.Cluster) }},
 		{Header: "CA PINNED", Wide: true, Cell: func(_ output.Printer, s shownContext) string { return yesNo(s.Pinned) }},
 	},
 }
@@ -50,7 +52,7 @@ var contextTable = output.Table[shownContext]{
 func shown(all contexts.All, name string) shownContext {
 	x := all.Contexts[name]
 	return shownContext{
-		Name: name, Current: name == all.Current, URL: x.URL, Tenant: x.Tenant, User: x.User,
+		Name: name, Current: name == all.Current, URL: x.URL, Cluster: x.Cluster, Tenant: x.Tenant, User: x.User,
 		SignedIn: x.SignedIn(), Pinned: x.CA != "",
 	}
 }
@@ -131,6 +133,9 @@ func (c *cli) ctxCmd() *cobra.Command {
 			}
 			return c.file().Update(func(all *contexts.All) error {
 				x := all.Contexts[args[0]]
+				if x.Cluster != "" {
+					return usage("context %s is of cluster %s itself: change it with treeline login --cluster", args[0], x.Cluster)
+				}
 				if ca != "" && ca != x.CA {
 					x.SetSession(api.Session{}) // the session belongs to another installation
 					x.CA = ca

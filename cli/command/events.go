@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 		Use: "events [APP|SERVICE|INSTANCE]", Short: "List events, oldest first", Args: cobra.MaximumNArgs(1),
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-			if cluster != "" {
+			if cluster = cmp.Or(cluster, string(c.own())); cluster != "" {
 				if len(args) > 0 || watch {
 					return usage("--cluster lists the records that a cluster keeps; it goes without a reference and without --watch")
 				}

@@ -95,6 +95,9 @@ func (q query) fits(ctx context.Context, to *reach, o any) bool {
 // show prints all objects, or those that references match. With watch it then prints changes. It
 // prints the objects of the other references if one matches none, and fails.
 func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, references []string, q query) error {
+	if q.watch && c.own() != "" {
+		return usage("--watch needs the root, and this context is of cluster %s itself", c.own())
+	}
 	s := source[T]{r, a, client.ListOptions{}}
 	if len(references) == 0 && r.ref != "" {
 		s.list.Tenant = c.tenant() // references may be of another tenant than the command's
@@ -321,8 +324,14 @@ func (c *cli) nodes(ctx context.Context, a *client.Client, cluster api.ClusterID
 		}
 		return nodes, err
 	}
+	if err := c.notOwn(cluster); err != nil {
+		return nil, err
+	}
 	if cluster != "" {
 		return of(cluster)
+	}
+	if own := c.own(); own != "" {
+		return of(own)
 	}
 	clusters, _, err := a.Clusters(ctx, client.ListOptions{})
 	if err != nil {

@@ -43,7 +43,7 @@ the last two seconds may then be repeated. When the root ends, the command does,
 				return err
 			}
 			numbered := slices.ContainsFunc(args, func(name string) bool { return strings.Contains(name, "#") })
-			if o.Follow && !numbered {
+			if o.Follow && !numbered && c.own() == "" {
 				under, err := c.followed(ctx, a, args)
 				if err != nil {
 					return err
@@ -55,7 +55,7 @@ the last two seconds may then be repeated. When the root ends, the command does,
 					return err
 				}
 			}
-			if o.Follow && len(args) > 1 && slices.ContainsFunc(args, func(name string) bool { return !strings.Contains(name, "#") }) {
+			if o.Follow && len(args) > 1 && c.own() == "" && slices.ContainsFunc(args, func(name string) bool { return !strings.Contains(name, "#") }) {
 				return usage("-f follows either applications and services, or instances: give the others to another command")
 			}
 			all, _, err := a.Instances(ctx, client.ListOptions{})

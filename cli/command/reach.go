@@ -55,7 +55,7 @@ func (r *reach) prepare(ctx context.Context, all []api.Instance) {
 	for k, id := range clusters {
 		seen = r.keep(id, views[k]) || seen
 	}
-	if !seen || len(all) < 2 {
+	if !seen || len(all) < 2 || r.c.own() != "" {
 		return
 	}
 	services, _, err := r.a.Services(ctx, client.ListOptions{})
@@ -120,7 +120,7 @@ func (r *reach) node(ctx context.Context, i api.Instance) (n api.Node, ok bool) 
 // urls returns host:port of each published port, with its protocol unless that is TCP.
 func (r *reach) urls(ctx context.Context, i api.Instance) (out []string) {
 	n, ok := r.node(ctx, i)
-	if !ok || n.Address == "" || i.State != api.Running { // nodes of earlier releases have no address
+	if !ok || n.Address == "" || i.State != api.Running || r.c.own() != "" { // nodes of earlier releases have no address
 		return nil
 	}
 	ports, known := r.ports[i.Service]

@@ -205,6 +205,10 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 				out = append(out, string(t.Path))
 			}
 		case "clusters":
+			if own := c.own(); own != "" {
+				out = append(out, string(own))
+				continue
+			}
 			all, _, _ := a.Clusters(ctx, client.ListOptions{})
 			for _, o := range all {
 				out = append(out, string(o.ID)+"\t"+string(o.Status))

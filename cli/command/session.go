@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +22,7 @@ import (
 )
 
 func (c *cli) loginCmd() *cobra.Command {
-	var user, code, codeFile, pin, name string
+	var user, code, codeFile, pin, name, cluster string
 	var stdin bool
 	cmd := &cobra.Command{
 		Use: "login [URL]", Short: "Sign in, and save the session in a context", Args: cobra.MaximumNArgs(1),
@@ -31,13 +32,21 @@ or with --password-stdin from stdin. It is not saved.
 A first sign-in uses a one-use code and sets the password. --code-file - reads the
 code from the terminal, or else from the first line of stdin. --ca FILE, or --pin
 with the hash that the root prints, pins the root's CA. Without either flag, the
-CAs that this system trusts are used.`,
+CAs that this system trusts are used.
+
+With --cluster, the context is of a cluster's own port, so that its operator can work
+while the root is away. The token is in operator-token in the cluster's data directory.
+The cluster serves commands about nodes, and logs, exec and the like of instances.`,
 		Example: `  treeline login https://10.0.0.5:7443 --user admin --code-file - --ca ca.pem
-  treeline login --user acme/alice`,
+  treeline login --user acme/alice
+  treeline login https://10.0.0.6:7444 --cluster munich --token-file operator-token`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			all, err := c.file().Load()
 			if err != nil {
 				return err
+			}
+			if cluster != "" {
+				return c.loginCluster(cmd.Context(), all, args, name, cluster, pin)
 			}
 			at, name, err := c.loginContext(cmd.Context(), all, args, name, pin)
 			if err != nil {
@@ -81,6 +90,7 @@ CAs that this system trusts are used.`,
 	_ = f.MarkHidden("code")
 	cmd.MarkFlagsMutuallyExclusive("code", "code-file")
 	f.StringVar(&pin, "pin", "", "SHA-256 of the root's CA certificate, to pin it")
+	f.StringVar(&cluster, "cluster", "", "sign in to the own port of this cluster, with the operator's token from --token-file")
 	f.StringVar(&name, "name", "", "context to save (default: the context with this address, or else the address)")
 	f.BoolVar(&stdin, "password-stdin", false, "read the password from stdin")
 	return cmd
@@ -121,16 +131,30 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 func (c *cli) pinned(ctx context.Context, url, pin string) (string, error) {
 	switch {
 	case c.flags.CA != "":
-		pem, err := os.ReadFile(c.flags.CA)
+		text, err := os.ReadFile(c.flags.CA)
 		if err != nil {
 			return "", usage("--ca: %v", err)
 		}
-		return string(pem), nil
+		return certificates(text)
 	case pin != "":
-		pem, err := client.FetchCA(ctx, url, pin)
-		return string(pem), err
+		text, err := client.FetchCA(ctx, url, pin)
+		return string(text), err
 	}
 	return "", nil
+}
+
+// certificates returns the certificates of a PEM file, which may also have a key.
+func certificates(text []byte) (string, error) {
+	var out []byte
+	for b, rest := pem.Decode(text); b != nil; b, rest = pem.Decode(rest) {
+		if b.Type == "CERTIFICATE" {
+			out = append(out, pem.EncodeToMemory(b)...)
+		}
+	}
+	if len(out) == 0 {
+		return "", usage("--ca: the file has no PEM certificate")
+	}
+	return string(out), nil
 }
 
 func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string, stdin bool) (api.Session, error) {
@@ -233,7 +257,9 @@ func (c *cli) logoutCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				ended = a.Logout(ctx, at.Refresh)
+				if at.Cluster == "" {
+					ended = a.Logout(ctx, at.Refresh)
+				}
 				at.SetSession(api.Session{})
 				all.Contexts[w.Name] = at
 				return nil

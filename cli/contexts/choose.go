@@ -61,11 +61,11 @@ func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
 		}
 		// The pinned CA, not the address, identifies the installation of the session.
 		if string(pem) != c.CA {
-			c.Access, c.Refresh, c.Name = "", "", ""
+			c.Access, c.Refresh, c.Name, c.Cluster = "", "", "", ""
 		}
 		c.CA = string(pem)
 	} else if addr != "" && c.CA == "" && c.URL != all.Contexts[c.Name].URL {
-		c.Access, c.Refresh, c.Name = "", "", ""
+		c.Access, c.Refresh, c.Name, c.Cluster = "", "", "", ""
 	}
 	c.Tenant = cmp.Or(api.Tenant(f.Tenant), api.Tenant(env(EnvTenant)), c.Tenant)
 	if c.Tenant != "" && !api.ValidTenant(c.Tenant) {

@@ -24,11 +24,14 @@ import (
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
-// Context is the address of a root, and a session there.
+// Context is the address of a root, and a session there; or that of a cluster, and its operator's token.
 type Context struct {
 	URL    string     `json:"url"`
 	CA     string     `json:"ca,omitempty"`     // PEM of the root's CA; empty: the system's CAs
 	Tenant api.Tenant `json:"tenant,omitempty"` // default of --tenant
+
+	// Cluster is set if URL is the cluster's own port. Access is then a token without an end.
+	Cluster api.ClusterID `json:"cluster,omitempty"`
 
 	User    string    `json:"user,omitempty"`
 	Access  string    `json:"access,omitempty"`
@@ -36,7 +39,7 @@ type Context struct {
 	Refresh string    `json:"refresh,omitempty"`
 }
 
-func (c Context) SignedIn() bool { return c.Refresh != "" }
+func (c Context) SignedIn() bool { return c.Refresh != "" || c.Cluster != "" && c.Access != "" }
 
 // SetSession sets the session; a zero session signs out.
 func (c *Context) SetSession(s api.Session) {
