@@ -109,6 +109,11 @@ export interface Cause {
   detail?: string;
 }
 
+export interface ChangePassword {
+  old: string;
+  password: string;
+}
+
 export interface ChangeUserRequest {
   disabled?: boolean;
   email?: string;
@@ -460,6 +465,7 @@ export interface NextRuns {
 
 export interface Node {
   addons?: string[];
+  address?: string;
   allocated: Resources;
   arch: string;
   areas?: string[];
