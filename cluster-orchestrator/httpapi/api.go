@@ -166,7 +166,7 @@ func (a *API) serveAs(w http.ResponseWriter, r *http.Request, c Caller, err erro
 // is valid once and for r only. Tokens in the request's headers are ignored.
 func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		req.Header.Del("Authorization")
+		rest.DropBearer(req)
 		c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
 		a.serveAs(w, req, c, err, a.router)
 	})

@@ -77,15 +77,38 @@ func Recover(log *slog.Logger, daemon string) func(http.Handler) http.Handler {
 	}
 }
 
-// Bearer returns the bearer token of a request, or "" if it has no Authorization header. It fails
-// with ErrUnauthenticated if the header has another scheme.
+// tokenProtocol begins the WebSocket subprotocol with which a browser sends its token, because it
+// cannot set the header Authorization of a WebSocket.
+const tokenProtocol = "treeline.token."
+
+// Bearer returns the bearer token of a request, or "" if it has none: that of the header
+// Authorization or, of a WebSocket without this header, that among its subprotocols. It fails with
+// ErrUnauthenticated if the header has another scheme.
 func Bearer(r *http.Request) (string, error) {
 	h := r.Header.Get("Authorization")
 	token, ok := strings.CutPrefix(h, "Bearer ")
-	if h != "" && !ok {
+	switch {
+	case ok:
+		return token, nil
+	case h != "":
 		return "", fmt.Errorf("the Authorization header is not \"Bearer <token>\": %w", api.ErrUnauthenticated)
+	case !strings.EqualFold(r.Header.Get("Upgrade"), "websocket"):
+		return "", nil
 	}
-	return token, nil
+	for _, list := range r.Header.Values("Sec-WebSocket-Protocol") {
+		for p := range strings.SplitSeq(list, ",") {
+			if token, ok := strings.CutPrefix(strings.TrimSpace(p), tokenProtocol); ok {
+				return token, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// DropBearer removes what Bearer returns from a request.
+func DropBearer(r *http.Request) {
+	r.Header.Del("Authorization")
+	r.Header.Del("Sec-WebSocket-Protocol")
 }
 
 // Local reports whether a request comes from this machine.

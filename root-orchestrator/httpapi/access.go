@@ -27,7 +27,7 @@ func (a *API) registerAccess() {
 	handle(a, instances.Get("/v1/instances/{id}/exec", "Exec in instance", errors...).
 		About("Run a process in the workload, over a WebSocket with the subprotocol "+access.Protocol+". The bytes of its binary messages are frames: "+
 			"kind (1 byte), length (2 bytes, big endian), payload. Kinds of the client: 1 input, 4 size of the terminal (columns and rows, 2 bytes each), 5 end of the input. "+
-			"Kinds of the process: 2 output, 3 errors, 6 exit code (4 bytes), 7 a problem. The end of the connection kills the process."),
+			"Kinds of the process: 2 output, 3 errors, 6 exit code (4 bytes), 7 a problem. The end of the connection kills the process. A browser may send its token as the further subprotocol treeline.token.<token>."),
 		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "exec", Exec: in.Exec()}, access.Describe(in.Exec()))
 		})

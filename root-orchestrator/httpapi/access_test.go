@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -212,3 +213,52 @@ func TestABrokenStreamIsReported(t *testing.T) {
 type broken struct{ *io.PipeReader }
 
 func (broken) Write(p []byte) (int, error) { return len(p), nil }
+
+// A browser sends its token as a subprotocol, which only a WebSocket may.
+func TestAWebSocketMayHaveItsTokenAmongItsProtocols(t *testing.T) {
+	r := newRig(t)
+	r.runs()
+	dora, eve := r.user("acme/dora", rights.ApplicationProvider), r.user("evil/eve", rights.ApplicationProvider)
+	url := r.server.URL + "/v1/instances/" + api.PathOf(string(web)) + "/exec?arg=sh"
+	dial := func(origin string, protocols ...string) (*websocket.Conn, int) {
+		h := http.Header{"Origin": {origin}}
+		s, resp, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPClient: http1(r), HTTPHeader: h, Subprotocols: protocols})
+		if resp == nil {
+			t.Fatal(err)
+		}
+		return s, resp.StatusCode
+	}
+	for _, c := range []struct {
+		name, origin string
+		protocols    []string
+		want         int
+	}{
+		{"no token", r.server.URL, []string{"treeline.v1"}, 401},
+		{"a token that is none", r.server.URL, []string{"treeline.v1", "treeline.token.x"}, 401},
+		{"another tenant's token", r.server.URL, []string{"treeline.v1", "treeline.token." + eve}, 404},
+		{"a page of another site", "https://evil.example", []string{"treeline.v1", "treeline.token." + dora}, 403},
+	} {
+		r.clusters.connected, _ = net.Pipe()
+		if _, got := dial(c.origin, c.protocols...); got != c.want {
+			t.Errorf("%s: status %d, want %d", c.name, got, c.want)
+		}
+	}
+	r.clusters.connected, _ = net.Pipe()
+	s, status := dial(r.server.URL, "treeline.v1", "treeline.token."+dora)
+	if status != http.StatusSwitchingProtocols || s.Subprotocol() != "treeline.v1" {
+		t.Fatalf("status %d, want 101 with the protocol treeline.v1 and not the token", status)
+	}
+	_ = s.CloseNow()
+	if status, _, _ := r.raw("GET", "/v1/auth/me", "", "", "Sec-WebSocket-Protocol", "treeline.token."+dora); status != 401 {
+		t.Errorf("a request that is no WebSocket: status %d, want 401", status)
+	}
+}
+
+// http1 returns a client with HTTP/1.1, which WebSockets need.
+func http1(r *rig) *http.Client {
+	tr := r.server.Client().Transport.(*http.Transport).Clone()
+	tr.ForceAttemptHTTP2, tr.TLSNextProto = false, map[string]func(string, *tls.Conn) http.RoundTripper{}
+	tr.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	r.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}

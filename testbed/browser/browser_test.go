@@ -65,6 +65,8 @@ func open(t *testing.T, origin string) *tab {
 		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(home, "profile")),
 		chromedp.Env("HOME="+home, "DBUS_SESSION_BUS_ADDRESS=disabled:"),
 		chromedp.Flag("ignore-certificate-errors", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-breakpad", true),
+		// Chromium ends all HTTP/2 connections when the machine's network changes, which other tests do.
+		chromedp.Flag("disable-http2", true),
 		chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(patience),
 	)
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
@@ -179,6 +181,12 @@ func (b *tab) fill(name, text string) {
 	b.t.Helper()
 	field := fmt.Sprintf("[name=%q]", name)
 	b.do(chromedp.WaitVisible(field), chromedp.Evaluate(fmt.Sprintf("document.querySelector(%s).select()", quoted(field)), nil), chromedp.SendKeys(field, text))
+}
+
+// keys types into what has the focus.
+func (b *tab) keys(text string) {
+	b.t.Helper()
+	b.do(chromedp.KeyEvent(text))
 }
 
 // signIn signs in and waits for the overview with data.

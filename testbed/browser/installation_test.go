@@ -33,7 +33,7 @@ func install(t *testing.T) *installation {
 	}
 	cfg := dev.Config{
 		Bin: bin, Data: data, Listen: "127.0.0.1:0", Clusters: 2, Nodes: 3, Remove: true,
-		Runtime: "process", Network: "host", Allow: []string{bin}, Tenant: "acme",
+		Runtime: "process", Network: "host", Allow: []string{bin, "/bin", "/usr/bin"}, Tenant: "acme",
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, ready := make(chan error, 1), make(chan dev.Up, 1)

@@ -14,6 +14,7 @@ func TestDashboard(t *testing.T) {
 	t.Parallel()
 	in := install(t)
 	t.Run("developer", in.developer)
+	t.Run("console", in.console)
 	t.Run("operator", in.operator)
 }
 
@@ -156,4 +157,26 @@ func (b *tab) edit(old, now string) {
 		t.value = t.value.replaceAll(%s, %s);
 		t.dispatchEvent(new Event('input', {bubbles: true}));
 	})()`, quoted(old), quoted(now)), nil))
+}
+
+// A developer reads the output of an instance, and runs a shell beside it.
+func (in *installation) console(t *testing.T) {
+	in.t = t
+	in.user("acme/erin", "Application_Provider")
+	in.apply("talk", `"log","20"`, 16, 1)
+	b := open(t, in.URL)
+	b.signIn("acme/erin", password)
+	b.do(chromedp.Evaluate(`location.hash = "#/instance/acme%2Ftalk.prod.web.v1%230"`, nil))
+	b.until("the output follows", `(document.querySelector('.log')?.innerText.match(/\n/g) || []).length > 20`)
+	b.press("Open terminal")
+	b.until("the terminal has focus", "document.activeElement.className.includes('xterm')")
+	b.until("the shell has a prompt", "document.querySelector('.xterm-rows')?.innerText.includes('$')")
+	b.keys("stty size; echo a$((40+2))b\r")
+	b.until("the shell has computed", "document.querySelector('.xterm-rows')?.innerText.includes('a42b')")
+	b.until("the shell knows the size", `/24 \d+/.test(document.querySelector('.xterm-rows')?.innerText)`)
+	b.look("terminal")
+	b.do(chromedp.Evaluate("document.querySelector('.xterm-helper-textarea').focus()", nil))
+	b.keys("exit 7\r")
+	b.shows("ended with exit code 7")
+	b.until("the access is in the events", "document.body.innerText.includes('exec /bin/sh (in a terminal) by acme/erin')")
 }

@@ -145,9 +145,11 @@ export async function send(method: string, path: string, init: { body?: unknown;
   let body = init.text;
   if (init.body !== undefined) body = JSON.stringify(init.body);
   if (body !== undefined) headers['Content-Type'] = init.type || 'application/json';
+  const once = () => fetch(path, { method, headers, body, signal: init.signal, credentials: 'omit', redirect: 'error', cache: 'no-store' });
   let r: Response;
   try {
-    r = await fetch(path, { method, headers, body, signal: init.signal, credentials: 'omit', redirect: 'error', cache: 'no-store' });
+    // Browsers end all connections when the machine's network changes.
+    r = await once().catch((e) => (init.signal?.aborted || (method !== 'GET' && method !== 'PUT') ? Promise.reject(e) : once()));
   } catch (e) {
     if (init.signal?.aborted) throw e;
     throw new Error('The ' + tier + ' does not answer.');

@@ -80,6 +80,7 @@ class Live {
 
   private kept = nothing();
   private under = new Map<string, number>(); // whose instances are shown, and how often
+  private read = new Set<string>(); // those whose instances were read
   private position = '';
   private stopping?: AbortController;
   private listeners = new Set<() => void>();
@@ -117,13 +118,22 @@ class Live {
     return () => {
       const n = (this.under.get(under) || 1) - 1;
       if (n) this.under.set(under, n);
-      else this.under.delete(under);
+      else {
+        this.under.delete(under);
+        this.read.delete(under);
+      }
     };
+  }
+
+  /** Whether the instances that watchInstances keeps are there. */
+  hasInstances(under: string): boolean {
+    return this.read.has(under);
   }
 
   private async readInstances(under: string) {
     const p = await list<Instance>('/v1/instances?under=' + encodeURIComponent(under));
     this.kept.instance.read(p.items, (i) => i.id, p.revision || 0, (i) => within(i.id, under));
+    this.read.add(under);
     this.changed();
   }
 

@@ -2,6 +2,7 @@ import { useEffect } from 'preact/hooks';
 import type { Event, Why } from '../types';
 import { get, segment } from '../http';
 import { Age, DataAge, Empty, Failure, State, T, useLive, useLoaded } from '../parts/basics';
+import { Log, Shell } from '../parts/console';
 import { EventTable } from '../parts/events';
 import { WhyView } from '../parts/funnel';
 import { Lifecycle } from '../parts/lifecycle';
@@ -31,7 +32,7 @@ export function InstancePage({ id }: { id: string }) {
         <h1><T>{short(id)}</T></h1>
         {i && <State of={i.leaving ? 'stopping' : i.state} note={i.reason} />}
       </div>
-      {!i && l.loaded && <Empty command={'treeline get instances --service ' + short(service)}>This instance has been removed. Its events are kept below.</Empty>}
+      {!i && l.hasInstances(service) && <Empty command={'treeline get instances --service ' + short(service)}>This instance has been removed. Its events are kept below.</Empty>}
       {i?.violated && <p class="stale">Violates its SLA: <T>{i.violated}</T></p>}
       {i && (
         <dl class="facts">
@@ -70,6 +71,18 @@ export function InstancePage({ id }: { id: string }) {
             <DataAge at={why.at} />
             <button type="button" onClick={why.again}>Ask again</button>
           </div>
+        </section>
+      )}
+      {i && i.cluster && i.state !== 'requested' && (
+        <section aria-label="Output of the instance">
+          <h2>Output</h2>
+          <Log id={id} restarts={i.restarts} />
+        </section>
+      )}
+      {i && i.state === 'running' && (
+        <section aria-label="Terminal">
+          <h2>Terminal</h2>
+          <Shell id={id} />
         </section>
       )}
       <section>

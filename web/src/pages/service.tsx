@@ -82,7 +82,9 @@ export function ServicePage({ id }: { id: string }) {
         )}
       </dl>
       <h2>Instances</h2>
-      {instances.length === 0 ? (
+      {!l.hasInstances(id) ? (
+        <p class="faint">Loading…</p>
+      ) : instances.length === 0 ? (
         <Empty command={'treeline scale ' + short(id) + ' 1'}>No instance is wanted.</Empty>
       ) : (
         <Table<Instance>

@@ -5,6 +5,9 @@ import { Empty, State } from './basics';
 
 const order = ['registered', 'requested', 'cluster_scheduled', 'node_scheduled', 'created', 'running'];
 
+// Reasons of events that are no change of the state.
+const notes = ['access', 'out_of_bounds', 'capped'];
+
 /** How far a state is; the ends are after all others. */
 function rank(state: string): number {
   const n = order.indexOf(state);
@@ -15,7 +18,7 @@ function rank(state: string): number {
 export function rows(events: Event[]): Event[][] {
   const out: Event[][] = [];
   for (const e of events) {
-    if (!e.state || e.kind !== 'instance') continue;
+    if (!e.state || e.kind !== 'instance' || notes.includes(e.reason || '')) continue;
     const row = out[out.length - 1];
     const last = row?.[row.length - 1];
     if (last?.state === e.state && last.reason === e.reason) continue;
