@@ -59,10 +59,7 @@ func shown(all contexts.All, name string) shownContext {
 
 func (c *cli) ctxCmd() *cobra.Command {
 	group := &cobra.Command{Use: "ctx", Aliases: []string{"context"}, Short: "Manage contexts: root addresses with sessions"}
-	names := func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		all, _ := c.file().Load()
-		return all.Names(), cobra.ShellCompDirectiveNoFileComp
-	}
+	names := c.contextNames
 	lister := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the contexts", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -55,6 +55,7 @@ func (c *cli) getCmd() *cobra.Command {
 			cmd.Flags().StringVar(&q.cluster, "cluster", "", "list only the instances in this cluster")
 			c.completeCluster(cmd)
 			cmd.Flags().StringVar(&q.node, "node", "", "list only the instances on this node, of users who may see nodes")
+			c.completeFlag(cmd, "node", "nodes")
 			cmd.Flags().StringVar(&q.state, "state", "", "list only the instances in this state, such as running or failed")
 		default:
 			c.outputFlags(cmd)

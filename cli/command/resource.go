@@ -119,17 +119,29 @@ const completionTime = 2 * time.Second
 // nothing.
 func (c *cli) complete(kinds ...string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) > 0 && !strings.Contains(cmd.Use, "…") { // it takes one name
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return spelled(begun, c.names(cmd.Context(), kinds...)), cobra.ShellCompDirectiveNoFileComp
+		names := slices.DeleteFunc(c.names(cmd.Context(), kinds...), func(n string) bool {
+			name, _, _ := strings.Cut(n, "\t")
+			return slices.Contains(args, name)
+		})
+		return spelled(begun, names), cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-func (c *cli) completeCluster(cmd *cobra.Command) {
-	_ = cmd.RegisterFlagCompletionFunc("cluster", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return c.names(cmd.Context(), "clusters"), cobra.ShellCompDirectiveNoFileComp
+func (c *cli) completeCluster(cmd *cobra.Command) { c.completeFlag(cmd, "cluster", "clusters") }
+
+// completeFlag completes the values of a flag with the names of existing objects.
+func (c *cli) completeFlag(cmd *cobra.Command, flag, kind string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return c.names(cmd.Context(), kind), cobra.ShellCompDirectiveNoFileComp
 	})
+}
+
+func (c *cli) contextNames(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	all, _ := c.file().Load()
+	return all.Names(), cobra.ShellCompDirectiveNoFileComp
 }
 
 // spelled returns the names that begin with the typed text. If the text contains a slash,

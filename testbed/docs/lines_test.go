@@ -24,6 +24,9 @@ func TestCommandLinesInTextExist(t *testing.T) {
 	span := regexp.MustCompile("`([^`]+)`")
 	seen := 0
 	for _, file := range files {
+		if file == "docs/reference/cli.md" {
+			continue // it is made from the commands
+		}
 		text, err := os.ReadFile(filepath.Join(top, file))
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/command"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 )
 
@@ -67,6 +68,17 @@ stored units: bandwidth in Mbit/s, rigidness in seconds, and locations with the 
 - Every other absent field stays absent and has its default above.
 `)
 	return b.String()
+}
+
+// CLI returns docs/reference/cli.md.
+func CLI() (string, error) {
+	commands, err := command.Reference()
+	return "# The commands\n" + generated + `
+All commands of ` + "`treeline`" + `, with their flags; ` + "`treeline COMMAND --help`" + ` prints the same. The flags of the first section
+apply to every command. ` + "`treeline man DIR`" + ` writes manual pages, and ` + "`treeline completion SHELL`" + ` a script with which the shell completes
+commands, flags and the names of what exists.
+
+` + string(commands), err
 }
 
 // Lifecycle returns docs/reference/lifecycle.md.

@@ -24,8 +24,13 @@ func TestDocsAreFresh(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%s: %v", architecture, err)
 	}
+	commands, err := docsgen.CLI()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
 		architecture: embedded,
+		filepath.Join(docs, "reference", "cli.md"):          commands,
 		filepath.Join(docs, "reference", "sla.md"):          docsgen.SLA(),
 		filepath.Join(docs, "reference", "sla.schema.json"): string(api.SLASchema()),
 		filepath.Join(docs, "reference", "lifecycle.md"):    docsgen.Lifecycle(),
