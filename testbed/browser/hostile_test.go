@@ -156,6 +156,15 @@ func TestTheStreamResumes(t *testing.T) {
 	if text := b.text(); strings.Contains(text, "acme/new.prod") {
 		t.Errorf("an older change was applied:\n%s", text)
 	}
+	// Clusters that have places are on the map.
+	room := `{"milli_cpu":1000,"memory_mb":1024}`
+	for i, place := range []string{"48.14N,11.58E", "40.7,-74.0"} {
+		h.next <- fmt.Sprintf("event: change\nid: %d\ndata: {\"kind\":\"cluster\",\"id\":\"c%[1]d\",\"revision\":%[1]d,\"object\":{\"id\":\"c%[1]d\",\"status\":\"ready\",\"joined\":\"2026-01-01T00:00:00Z\",\"instances\":0,\"location\":%[2]q,\"aggregate\":{\"nodes\":1,\"capacity\":%[3]s,\"free\":%[3]s}}}\n\n", 12+i, place, room)
+	}
+	b.press("Clusters")
+	b.until("both clusters are on the map", "document.querySelectorAll('.map circle').length === 2")
+	b.look("map")
+	b.press("Applications")
 	before := h.lists.Load()
 	h.next <- "event: gone\ndata: {}\n\n"
 	b.until("the page shows the list again", "!document.body.innerText.includes('acme/last.prod')")

@@ -16,6 +16,7 @@ func TestDashboard(t *testing.T) {
 	t.Run("developer", in.developer)
 	t.Run("console", in.console)
 	t.Run("operator", in.operator)
+	t.Run("provider", in.provider)
 }
 
 // A developer signs in with a code, watches an application start, scales it, asks why an instance is
@@ -94,18 +95,56 @@ func (in *installation) developer(t *testing.T) {
 	b.shows("Password")
 }
 
-// An operator sees the nodes of the clusters, with their load.
+// An operator sees the nodes of the clusters with their load, drains one and takes it back, invites a
+// developer, and makes a token for a machine that joins.
 func (in *installation) operator(t *testing.T) {
 	in.t = t
 	in.user("carl", "Admin")
 	b := open(t, in.URL)
 	b.signIn("carl", password)
 	b.press("Clusters")
-	b.shows("c1")
+	b.until("the tree has both clusters", "document.querySelectorAll('.tree .leaf').length === 3")
 	b.look("clusters")
 	b.press("c1")
-	b.shows("c1-n1")
+	node := `document.querySelector('tr[data-id="c1-n1"]')`
+	b.until("the nodes are listed", node+"?.innerText.includes('ready')")
 	b.look("cluster")
+	b.do(chromedp.Evaluate(node+".querySelector('button').click()", nil))
+	b.press("Drain")
+	b.until("the node is drained", node+".innerText.includes('Uncordon')")
+	b.press("Uncordon")
+	b.until("the node is back", node+".innerText.includes('ready')")
+
+	b.press("Network")
+	b.shows("No node of this cluster has an overlay network.")
+	b.look("network")
+	b.press("Access")
+	b.fill("person", "acme/fred")
+	b.press("Add person")
+	b.shows("The code for the first sign-in")
+	b.until("the person is listed", `!!document.querySelector('tr[data-id="acme/fred"]')`)
+	b.press("Create join token")
+	b.shows("| node-engine --token-file -")
+	b.look("access")
+	b.press("API")
+	b.shows("OpenAPI document")
+	b.look("api")
+}
+
+// A provider sees no application, and the nodes of its own clusters only.
+func (in *installation) provider(t *testing.T) {
+	in.t = t
+	in.user("acme/pat", "Infrastructure_Provider")
+	b := open(t, in.URL)
+	b.fill("user", "acme/pat")
+	b.fill("password", password)
+	b.press("Sign in")
+	b.shows("Overview")
+	b.until("pages for applications are not offered", "!document.querySelector('nav').innerText.includes('Deploy')")
+	for _, page := range []string{"Clusters", "Network", "Access", "Events"} {
+		b.press(page)
+		b.until("the page is there", fmt.Sprintf("document.querySelector('h1').innerText === %s", quoted(page)))
+	}
 }
 
 // deploy writes an SLA with the form, gets its faults at their lines, draws a link, sees the plan,

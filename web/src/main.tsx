@@ -6,6 +6,7 @@ import { may, setUser as setMe } from './may';
 import { Route, to, useRoute } from './route';
 import { Failure, State, T, useClock, useLive } from './parts/basics';
 import { clean } from './text';
+import { Access } from './pages/access';
 import { ApplicationPage } from './pages/application';
 import { Applications } from './pages/applications';
 import { ClusterPage } from './pages/cluster';
@@ -13,7 +14,9 @@ import { Clusters } from './pages/clusters';
 import { Deploy } from './pages/deploy';
 import { Events } from './pages/events';
 import { InstancePage } from './pages/instance';
+import { Network } from './pages/network';
 import { Overview } from './pages/overview';
+import { Rest } from './pages/rest';
 import { ServicePage } from './pages/service';
 import { SignIn } from './pages/signin';
 
@@ -22,7 +25,10 @@ const links: [page: string, name: string][] = [
   ['apps', 'Applications'],
   ['deploy', 'Deploy'],
   ['clusters', 'Clusters'],
+  ['network', 'Network'],
   ['events', 'Events'],
+  ['access', 'Access'],
+  ['api', 'API'],
 ];
 
 /** What a user needs for a page to be of use. */
@@ -51,6 +57,12 @@ function Page({ route, user }: { route: Route; user: User }) {
       return <Clusters />;
     case 'cluster':
       return <ClusterPage id={route.id} />;
+    case 'network':
+      return <Network />;
+    case 'access':
+      return <Access user={user} />;
+    case 'api':
+      return <Rest />;
     case 'events':
       return <Events />;
   }

@@ -1,11 +1,34 @@
 import type { Node } from '../types';
-import { get, Page, segment } from '../http';
+import { useState } from 'preact/hooks';
+import { get, Page, post, segment } from '../http';
 import { may } from '../may';
-import { Age, Bar, DataAge, Empty, Failure, State, T, Table, useLive, useLoaded } from '../parts/basics';
+import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, Table, useLive, useLoaded } from '../parts/basics';
 import { to } from '../route';
-import { cpus, memory } from '../text';
+import { clean, count, cpus, memory } from '../text';
 
 const refresh = 5000; // ms; clusters have no stream of their nodes
+
+/** What an operator does with a node before maintenance, and after it. */
+function Commands({ node, cluster, again }: { node: Node; cluster: string; again: () => void }) {
+  const [error, setError] = useState<unknown>();
+  const act = async (what: string) => {
+    await post('/v1/clusters/' + segment(cluster) + '/nodes/' + segment(node.id) + '/' + what);
+    again();
+  };
+  if (node.status === 'joining' || node.status === 'silent') return null;
+  if (node.status !== 'ready')
+    return (
+      <>
+        <button type="button" onClick={() => act('uncordon').catch(setError)}>Uncordon</button>
+        <Failure of={error} />
+      </>
+    );
+  return (
+    <Dangerous name="Drain" title={'Drain ' + clean(node.id) + '?'} act={() => act('drain')}>
+      <p>Its {count(node.instances, 'instance')} move to other nodes, and it gets no new ones until it is uncordoned.</p>
+    </Dangerous>
+  );
+}
 
 export function ClusterPage({ id }: { id: string }) {
   const l = useLive();
@@ -55,6 +78,7 @@ export function ClusterPage({ id }: { id: string }) {
                 { name: 'Memory', of: (n) => <Bar label="Memory" part={n.allocated.memory_mb} of={n.capacity.memory_mb} text={memory(n.allocated.memory_mb) + ' of ' + memory(n.capacity.memory_mb) + ', ' + n.memory_used_percent + ' % used'} /> },
                 { name: 'Runtimes', wide: true, of: (n) => <T>{n.runtimes.join(', ')}</T> },
                 { name: 'Version', wide: true, of: (n) => <T>{n.version}</T> },
+                { name: '', of: (n) => <Commands node={n} cluster={id} again={nodes.again} /> },
               ]}
             />
           )}

@@ -1,5 +1,6 @@
 import type { Cluster } from '../types';
 import { Age, Bar, Empty, Failure, State, T, Table, useLive } from '../parts/basics';
+import { FederationMap, Tree } from '../parts/map';
 import { to } from '../route';
 import { cpus, memory } from '../text';
 
@@ -14,6 +15,9 @@ export function Clusters() {
       ) : all.length === 0 ? (
         <Empty command="treeline token create --cluster munich">No cluster has joined.</Empty>
       ) : (
+        <>
+        <FederationMap clusters={all} />
+        <Tree clusters={all} />
         <Table<Cluster>
           label="Clusters"
           rows={all}
@@ -34,6 +38,7 @@ export function Clusters() {
             },
           ]}
         />
+        </>
       )}
     </>
   );

@@ -82,7 +82,7 @@ export function Command({ text }: { text: string }) {
   const [copied, set] = useState(false);
   return (
     <div class="command">
-      <code>{clean(text)}</code>
+      <code tabIndex={0}>{clean(text)}</code>
       <button type="button" onClick={() => navigator.clipboard?.writeText(text).then(() => set(true))}>
         {copied ? 'Copied' : 'Copy'}
       </button>
