@@ -22,7 +22,8 @@ type Volumes interface {
 }
 
 // stallTime is how long the user's end may send or accept nothing. A copy takes space on the node's disk.
-const stallTime = time.Minute
+// An upload in parts accepts nothing while it sends one.
+const stallTime = 10 * time.Minute
 
 var errStalled = fmt.Errorf("nothing was sent or received for %s: %w", stallTime, api.ErrTimeout)
 

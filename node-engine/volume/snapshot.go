@@ -18,7 +18,7 @@ import (
 
 // copies bounds the copies of volumes, each of which takes up to the size of its volume on the disk.
 var copies = fairshare.Bound{
-	Per: "tenant", Beyond: "429, try again; one without progress for a minute ends",
+	Per: "tenant", Beyond: "429, try again; one without progress for ten minutes ends",
 	Attack: "TestSnapshotsOfOneTenantLeaveRoomForOthers",
 }.Declare("volumes that a node is copying or restoring", 4, 2)
 

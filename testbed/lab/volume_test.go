@@ -35,11 +35,11 @@ func TestVolumesSurviveKill9(t *testing.T) {
 	// check compares the number of lines in the journal with the number of starts.
 	check := func(t *testing.T) {
 		t.Helper()
-		found, err := filepath.Glob(filepath.Join(volumes, "*", "mnt", "data", "pages"))
-		if err != nil || len(found) != 1 {
-			t.Fatalf("journals in %s: got %v, %v, want one", volumes, found, err)
-		}
 		lab.Within(t, 10*time.Second, "each start has its line in the journal", func() error {
+			found, err := filepath.Glob(filepath.Join(volumes, "*", "mnt", "data", "pages"))
+			if err != nil || len(found) != 1 {
+				return fmt.Errorf("journals in %s: got %v, %v, want one", volumes, found, err)
+			}
 			text, err := os.ReadFile(found[0])
 			if n := strings.Count(string(text), string(id)+" "); err != nil || n != starts {
 				return fmt.Errorf("%d lines, %v, want %d:\n%s", n, err, starts, text)
