@@ -47,7 +47,7 @@ are as of one moment. A copy that is interrupted is not left behind.
 				return remote.Snapshot(ctx, a, v.ID, counted)
 			}
 			if err := c.keep(ctx, to, endpoint, v.SizeMB<<20, read); err != nil {
-				return fmt.Errorf("snapshot volume %s: %w", v.ID, err)
+				return err
 			}
 			c.say("volume %s copied to %s (%d bytes)", p.Short(string(v.ID)), to, counted.n)
 			return nil
@@ -86,7 +86,7 @@ needs disk space for both. The snapshot of another volume may be restored, too.
 			}
 			write := func(r io.Reader) error { return remote.Restore(ctx, a, v.ID, r) }
 			if err := c.fetch(ctx, from, endpoint, write); err != nil {
-				return fmt.Errorf("restore volume %s: %w", v.ID, err)
+				return err
 			}
 			c.say("volume %s restored from %s", p.Short(string(v.ID)), from)
 			return nil
