@@ -165,6 +165,18 @@ func TestDriverWithoutReadOnlyAttachmentsIsNotAskedForOne(t *testing.T) {
 	r.deleted(w)
 }
 
+func TestDriverWithoutAControllerIsNamed(t *testing.T) {
+	r := newRig(t, 5*time.Second)
+	r.server.Set("ControllerGetCapabilities", csidriver.Fault{Code: codes.Unimplemented})
+	w := r.wants(64)
+	if _, err := r.Attach(t.Context(), "n1", w); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "no controller service") {
+		t.Errorf("attach: got %v, want that the driver has no controller service", err)
+	}
+	r.server.Set("ControllerGetCapabilities", csidriver.Fault{})
+	r.attached(w, 64)
+	r.deleted(w)
+}
+
 // attached fails the test unless the volume is attached to the node with a size.
 func (r *rig) attached(w wire.WantVolume, sizeMB int64) {
 	r.t.Helper()

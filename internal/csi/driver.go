@@ -377,6 +377,9 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 		}
 		return err
 	})
+	if e := (&Error{}); errors.As(err, &e) && e.Code == codes.Unimplemented {
+		err = fmt.Errorf("CSI driver %s has no controller service at its socket of the cluster, which creates volumes; drivers without one are not supported: %w", d.name, api.ErrInvalid)
+	}
 	return out, err
 }
 
