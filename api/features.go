@@ -8,15 +8,17 @@ import (
 // The features of an SLA that a node announces in NodeInfo.Features. A node or cluster of an
 // earlier release announces none and would ignore the fields, so that it does not get such instances.
 const (
-	FeatureFiles         = "files"          // files besides those of the image
-	FeatureHealth        = "health"         // health checks
-	FeatureHealthCommand = "health_command" // health checks by a command in the workload
-	FeatureInput         = "input"          // stdin and tty of workloads
-	FeatureStorage       = "storage"        // what a container writes is limited to the storage of its SLA
-	FeatureScale         = "scale"          // reports of the load of instances
-	FeatureDeadline      = "deadline"       // deadlines of one-shots
-	FeatureSchedule      = "schedule"       // schedules; the cluster has it, and reports it for its nodes
-	FeatureTurns         = "schedule_turns" // instances of a schedule that take turns; as FeatureSchedule
+	FeatureFiles         = "files"            // files besides those of the image
+	FeatureHealth        = "health"           // health checks
+	FeatureHealthCommand = "health_command"   // health checks by a command in the workload
+	FeatureInput         = "input"            // stdin and tty of workloads
+	FeatureStorage       = "storage"          // what a container writes is limited to the storage of its SLA
+	FeatureScale         = "scale"            // reports of the load of instances
+	FeatureRequests      = "scale_requests"   // reports of the requests that instances count
+	FeaturePrometheus    = "scale_prometheus" // expressions for scaling; the cluster has it, if it has a Prometheus server
+	FeatureDeadline      = "deadline"         // deadlines of one-shots
+	FeatureSchedule      = "schedule"         // schedules; the cluster has it, and reports it for its nodes
+	FeatureTurns         = "schedule_turns"   // instances of a schedule that take turns; as FeatureSchedule
 )
 
 // featureTexts are the names of features for people.
@@ -30,6 +32,8 @@ var featureTexts = map[string]string{
 	FeatureOfVolume(VolumeTmpfs):     "volumes of type tmpfs",
 	FeatureInput:                     "stdin and tty",
 	FeatureScale:                     "reports of the load of instances, which scale needs",
+	FeatureRequests:                  "reports of the requests of instances, which scale.requests needs",
+	FeaturePrometheus:                "a Prometheus server for scale.prometheus (key prometheus of the cluster)",
 	FeatureDeadline:                  "deadlines",
 	FeatureSchedule:                  "schedules",
 	FeatureTurns:                     "schedules with overlap: allow or parallelism",
@@ -60,6 +64,12 @@ func (m Microservice) Features() []string {
 	}
 	if m.Scale != nil {
 		out = append(out, FeatureScale)
+		if m.Scale.Requests != nil {
+			out = append(out, FeatureRequests)
+		}
+		if m.Scale.Prometheus != nil {
+			out = append(out, FeaturePrometheus)
+		}
 	}
 	if m.Stdin || m.TTY {
 		out = append(out, FeatureInput)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -11,8 +12,8 @@ import (
 // instances. Those with numbers below Min always run; the others sleep until they are needed. With
 // Min 0, the first packet to one of the service's addresses wakes an instance.
 //
-// CPU, Memory and Connections are the wanted means per running instance; 0: not considered. The
-// largest number that one of them asks for counts.
+// CPU, Memory, Connections and Requests are the wanted means per running instance; 0 or nil: not
+// considered. The largest number that one of them or Prometheus asks for counts.
 type Scale struct {
 	Min         *int `json:"min,omitempty"` // nil: 1
 	Max         int  `json:"max"`
@@ -20,9 +21,30 @@ type Scale struct {
 	Memory      int  `json:"memory,omitempty"`      // percent of memory
 	Connections int  `json:"connections,omitempty"` // open TCP connections to an instance
 
+	Requests   *RequestGoal `json:"requests,omitempty"`
+	Prometheus *QueryGoal   `json:"prometheus,omitempty"`
+
 	IdleTime          int  `json:"idle_time,omitempty"`          // s; 0: DefaultIdleTime
 	StabilisationUp   int  `json:"stabilisation_up,omitempty"`   // s
 	StabilisationDown *int `json:"stabilisation_down,omitempty"` // s; nil: DefaultStabilisationDown
+}
+
+// RequestGoal is a wanted mean of requests per second to a running instance. The instance counts them
+// itself, in a counter that it exposes in the text format of Prometheus.
+type RequestGoal struct {
+	Target  int    `json:"target"`
+	Port    int    `json:"port"`           // of HTTP in the instance
+	Path    string `json:"path,omitempty"` // empty: DefaultMetricsPath
+	Counter string `json:"counter"`        // its series are added up
+}
+
+// At returns the path.
+func (g *RequestGoal) At() string { return cmp.Or(g.Path, DefaultMetricsPath) }
+
+// QueryGoal is a Prometheus expression. The service gets its value divided by Target instances.
+type QueryGoal struct {
+	Query  string `json:"query"` // package internal/promexpr reads it
+	Target int    `json:"target"`
 }
 
 // The defaults and bounds of Scale.
@@ -35,6 +57,10 @@ const (
 	MaxIdleTime        = 86_400
 	MinIdleTime        = 5
 	MaxConnectionsGoal = 1_000_000
+
+	DefaultMetricsPath = "/metrics"
+	MaxExpression      = 1024 // bytes of an expression
+	MaxQueryTarget     = 1_000_000_000
 )
 
 // Least returns the number of instances that always run.
@@ -72,7 +98,7 @@ var scaleFields = []Field{
 	{
 		Pointer: scalePath, Type: ObjectField,
 		Doc:  "Its number of running instances follows its load, within `min` and `max` (Treeline's own). The cluster decides, also without the root. Other instances sleep: they have a cluster and addresses, and use nothing. It runs only on nodes that report the load of instances.",
-		Rule: "not with `replicas`, `one_shot`, `exclusive`, volumes of type `local` or `virtualization: process`, `microvm` or `unikernel`; at least one of `cpu`, `memory` and `connections` unless `max` is 1",
+		Rule: "not with `replicas`, `one_shot`, `exclusive`, volumes of type `local` or `virtualization: process`, `microvm` or `unikernel`; at least one of `cpu`, `memory`, `connections`, `requests` and `prometheus` unless `max` is 1",
 	},
 	{
 		Pointer: scalePath + "/min", Type: IntegerField, Max: MaxScale, Default: "1",
@@ -93,13 +119,28 @@ var scaleFields = []Field{
 		Doc: "The wanted mean number of open TCP connections to an instance.", Rule: "not with `network: any`",
 	},
 	{
-		Pointer: scalePath + "/requests", Type: IntegerField, Status: Refused,
-		Until: "the data plane counts connections and not the requests in them; use connections", Doc: "Requests per second.",
+		Pointer: scalePath + "/requests", Type: ObjectField,
+		Doc: "The wanted mean of requests per second to an instance. The instance counts them itself: the node reads a counter from it every 5 s, in the text format of Prometheus. If it cannot, nothing is stopped.",
+	},
+	{Pointer: scalePath + "/requests/target", Type: IntegerField, Unit: "per second", Required: true, Min: 1, Max: MaxConnectionsGoal, Doc: "The wanted mean."},
+	{Pointer: scalePath + "/requests/port", Type: IntegerField, Required: true, Min: 1, Max: 65535, Doc: "The port at which the instance answers HTTP."},
+	{
+		Pointer: scalePath + "/requests/path", Type: StringField, Length: 256, Default: "`" + DefaultMetricsPath + "`",
+		Doc: "The path of the metrics.", Rule: "it begins with `/`, without spaces and control characters",
 	},
 	{
-		Pointer: scalePath + "/prometheus", Type: ObjectField, Status: Refused,
-		Until: "clusters do not query Prometheus yet; use cpu, memory or connections", Doc: "A query whose value scales the service.",
+		Pointer: scalePath + "/requests/counter", Type: StringField, Required: true, Length: 128,
+		Doc: "The name of the counter, such as `http_requests_total`. The counts of all its labels are added up. A count that is smaller than before, after a restart, is a new beginning.", Rule: "letters, digits, `_` and `:`, not a digit first",
 	},
+	{
+		Pointer: scalePath + "/prometheus", Type: ObjectField,
+		Doc: "A Prometheus expression. Its value divided by `target`, rounded up, is the number of instances of the service; of several clusters each has its part of it. The clusters evaluate it every 15 s on the Prometheus server that their operators configured (key `prometheus`), with the tenant's series only. Other clusters are left out (constraint `features`).",
+	},
+	{
+		Pointer: scalePath + "/prometheus/query", Type: StringField, Required: true, Length: MaxExpression,
+		Doc: "PromQL whose value is one number, such as `sum(rate(http_requests_total[1m]))`. The matcher on the tenant is added to every selector.", Rule: "at most 8 selectors, ranges and offsets up to 1 h, no subqueries, no `@`",
+	},
+	{Pointer: scalePath + "/prometheus/target", Type: IntegerField, Required: true, Min: 1, Max: MaxQueryTarget, Doc: "The part of the value that one instance can take."},
 	{
 		Pointer: scalePath + "/idle_time", Type: IntegerField, Unit: "s", Max: MaxIdleTime, Default: itoa(DefaultIdleTime),
 		Doc:  "With `min: 0`, how long the last running instance must have had no open connection and received no packet before it is stopped. What cannot be observed counts as not idle. 0 means the default.",
@@ -113,6 +154,18 @@ var scaleFields = []Field{
 		Pointer: scalePath + "/stabilisation_down", Type: IntegerField, Unit: "s", Max: MaxStabilisation, Default: itoa(DefaultStabilisationDown),
 		Doc: "The largest number that was wanted within this time counts when the number shrinks.",
 	},
+}
+
+var scaleGoals = []string{"cpu", "memory", "connections", "requests", "prometheus"}
+
+// isCounter reports whether s is the name of a Prometheus metric.
+func isCounter(s string) bool {
+	for i, r := range s {
+		if r != '_' && r != ':' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9' || i == 0) {
+			return false
+		}
+	}
+	return s != ""
 }
 
 // scaleRule checks `scale` against the rest of its service.
@@ -141,8 +194,8 @@ func scaleRule(c checker, at string, service *value) {
 	if most > 0 && least > most {
 		c.fault(at+"/scale/min", "at most max", "min is %d, above max (%d)", least, most)
 	}
-	if most > 1 && !slices.ContainsFunc([]string{"cpu", "memory", "connections"}, has) {
-		c.fault(at+"/scale/max", "add cpu, memory or connections, or set max: 1", "max is %d, and nothing says when more than %d instances are needed", most, max(1, least))
+	if most > 1 && !slices.ContainsFunc(scaleGoals, has) {
+		c.fault(at+"/scale/max", "add cpu, memory, connections, requests or prometheus, or set max: 1", "max is %d, and nothing says when more than %d instances are needed", most, max(1, least))
 	}
 	if has("cpu") && neutral(service.get("vcpus")) {
 		c.fault(at+"/scale/cpu", "add vcpus", "cpu is a share of vcpus, which is missing")
@@ -152,6 +205,12 @@ func scaleRule(c checker, at string, service *value) {
 	}
 	if least == 0 && !neutral(service.get("port")) {
 		c.fault(at+"/scale/min", "leave out port, or set min: 1", "min is 0, but packets to a port of a node cannot wake an instance")
+	}
+	if name := v.get("requests").get("counter"); name.kind == StringField && !isCounter(name.text) {
+		c.fault(at+"/scale/requests/counter", "the name of a Prometheus counter, such as http_requests_total", "%s is not the name of a metric", shorten(name.text))
+	}
+	if path := v.get("requests").get("path").text; path != "" && (path[0] != '/' || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		c.fault(at+"/scale/requests/path", "a path such as "+DefaultMetricsPath, "%s is not a path", shorten(path))
 	}
 	if service.get("network").text == NetworkAny {
 		switch {

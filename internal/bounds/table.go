@@ -79,6 +79,8 @@ var table = map[string]check{
 	"InstanceUsage.MemoryMB":    between(-1, 1<<30),
 	"InstanceUsage.Connections": between(0, 1<<31),
 	"InstanceUsage.Idle":        between(-1, int64(30*24*time.Hour)),
+	"InstanceUsage.Requests":    between(-1, 1<<40),
+	"InstanceUsage.Fault":       text(sentence),
 
 	"NodeInfo.Hostname":     word(253),
 	"NodeInfo.Address":      word(253),

@@ -183,6 +183,10 @@ type InstanceUsage struct {
 	Connections int   `json:"connections,omitempty"` // open TCP connections to it
 	// Idle is for how long it had no open connection to it and received no packet. Below 0: unknown.
 	Idle time.Duration `json:"idle,omitempty"`
+	// Requests are thousandths of requests per second, if the service scales by them; -1: unknown, and
+	// Fault says why.
+	Requests int64  `json:"requests,omitempty"`
+	Fault    string `json:"fault,omitempty"`
 }
 
 // Alive is a node's heartbeat. It is small, because it causes most of an idle node's traffic.

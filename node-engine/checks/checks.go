@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/inside"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/node/health"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -76,7 +77,7 @@ type Checks struct {
 	opt      Options
 	turns    *fairshare.Turns
 	commands *fairshare.Turns
-	sockets  *sockets
+	sockets  *inside.Sockets
 	changed  chan struct{} // the first due time may be earlier than Run expects
 
 	ctx    context.Context // ends with Run
@@ -114,7 +115,7 @@ func New(o Options) *Checks {
 		opt:      o,
 		turns:    fairshare.NewTurns(turnsBound, atOnce, atOnceOfTenant),
 		commands: fairshare.NewTurns(commandsBound, commands, commandsOf),
-		sockets:  newSockets(),
+		sockets:  inside.NewSockets(),
 		changed:  make(chan struct{}, 1),
 		targets:  map[wire.Key]*target{},
 	}
@@ -210,7 +211,7 @@ func (c *Checks) Run(ctx context.Context) error {
 		}
 		c.mu.Unlock()
 		c.wg.Wait()
-		c.sockets.close()
+		c.sockets.Close()
 	}()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -7,12 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	goruntime "runtime"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/node-engine/inside"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
@@ -47,7 +45,7 @@ func (p *place) addr() netip.Addr {
 var errNoPlace = errors.New("the workload has no network namespace now")
 
 // errNoSocket is the error of this machine, which says nothing about the workload.
-var errNoSocket = errors.New("create a socket")
+var errNoSocket = inside.ErrNoSocket
 
 // dial connects to a port of the workload. It fails with errNoPlace or errNoSocket if it cannot find
 // out whether the port accepts connections.
@@ -70,59 +68,7 @@ func (c *Checks) connect(ctx context.Context, t *target, port int) (*os.File, er
 	if err != nil {
 		return nil, err
 	}
-	// A connection within a machine is usually established, or refused, when connect returns.
-	err = unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: at.As4()})
-	if errors.Is(err, unix.EINPROGRESS) {
-		err = connected(fd)
-	}
-	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		_ = unix.Close(fd)
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), "health check of "+at.String())
-	if err != nil {
-		if err = await(ctx, f); err != nil {
-			_ = f.Close()
-			return nil, err
-		}
-	}
-	return f, nil
-}
-
-// connected returns the result of a connect that was begun, EINPROGRESS if there is none yet.
-func connected(fd int) error {
-	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	switch {
-	case err != nil:
-		return err
-	case code != 0:
-		return unix.Errno(code)
-	}
-	if _, err := unix.Getpeername(fd); err != nil {
-		return unix.EINPROGRESS
-	}
-	return nil
-}
-
-// await waits for the result of a connect that was begun.
-func await(ctx context.Context, f *os.File) error {
-	if end, ok := ctx.Deadline(); ok {
-		_ = f.SetDeadline(end)
-	}
-	defer context.AfterFunc(ctx, func() { _ = f.SetDeadline(past) })()
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoSocket, err)
-	}
-	var result error
-	err = raw.Write(func(fd uintptr) bool {
-		result = connected(int(fd))
-		return !errors.Is(result, unix.EINPROGRESS)
-	})
-	if err != nil {
-		return err
-	}
-	return result
+	return inside.Connect(ctx, fd, at, port, "health check of "+at.String())
 }
 
 // socket creates a socket in the workload's network, and returns the workload's address.
@@ -138,7 +84,7 @@ func (c *Checks) socket(ctx context.Context, t *target) (fd int, at netip.Addr, 
 			return 0, at, err
 		}
 	}
-	if fd, err = c.sockets.create(p.ns); err != nil {
+	if fd, err = c.sockets.Create(p.ns); err != nil {
 		err = fmt.Errorf("%w: %w", errNoSocket, err)
 	}
 	return fd, p.address, err
@@ -179,65 +125,4 @@ func (c *Checks) find(ctx context.Context, t *target) error {
 	}
 	p.address, p.ns = at, ns
 	return nil
-}
-
-// sockets creates sockets in network namespaces, on a thread that it enters them with.
-type sockets struct {
-	start    sync.Once
-	requests chan socketRequest
-	ended    chan struct{}
-}
-
-type socketRequest struct {
-	ns     int
-	answer chan<- socketAnswer
-}
-
-type socketAnswer struct {
-	fd  int
-	err error
-}
-
-func newSockets() *sockets {
-	return &sockets{requests: make(chan socketRequest), ended: make(chan struct{})}
-}
-
-func (s *sockets) close() { close(s.ended) }
-
-// create returns a TCP socket in a network namespace; nil: the host's.
-func (s *sockets) create(ns *os.File) (fd int, err error) {
-	if ns == nil {
-		return tcpSocket()
-	}
-	s.start.Do(func() { go s.run() })
-	answer := make(chan socketAnswer, 1)
-	select {
-	case s.requests <- socketRequest{int(ns.Fd()), answer}:
-		a := <-answer
-		goruntime.KeepAlive(ns)
-		return a.fd, a.err
-	case <-s.ended:
-		return 0, context.Canceled
-	}
-}
-
-// run serves requests. The thread ends with the goroutine, because it stays in a namespace.
-func (s *sockets) run() {
-	goruntime.LockOSThread()
-	for {
-		select {
-		case r := <-s.requests:
-			var a socketAnswer
-			if a.err = unix.Setns(r.ns, unix.CLONE_NEWNET); a.err == nil {
-				a.fd, a.err = tcpSocket()
-			}
-			r.answer <- a
-		case <-s.ended:
-			return
-		}
-	}
-}
-
-func tcpSocket() (int, error) {
-	return unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 }

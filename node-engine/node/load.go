@@ -1,6 +1,8 @@
 package node
 
 import (
+	"net/netip"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -12,7 +14,9 @@ type (
 	// Measure begins or ends the measurement of a workload's load, which the meter answers with Load.
 	Measure struct {
 		wire.Key
-		On bool
+		On       bool
+		Requests *api.RequestGoal // nil: its requests are not counted
+		Address  netip.Addr       // on the overlay network; zero: it is reached on localhost
 	}
 	// Load is the load of workloads that are measured.
 	Load struct{ All []wire.InstanceUsage }
@@ -20,18 +24,18 @@ type (
 
 // measure orders the measurement of a workload that runs and whose service scales.
 func (c *Core) measure(w *work) {
-	is := wire.Key{}
-	if w.phase == running && w.haveSpec.Scale != nil {
-		is = w.key()
+	is := Measure{}
+	if s := w.haveSpec.Scale; w.phase == running && s != nil {
+		is = Measure{w.key(), true, s.Requests, w.address}
 	}
 	if is == w.measured {
 		return
 	}
-	if w.measured != (wire.Key{}) {
-		c.emit(wire.Envelope{To: ToMeter, Msg: Measure{Key: w.measured}, Volatile: true})
+	if w.measured.On && w.measured.Key != is.Key {
+		c.emit(wire.Envelope{To: ToMeter, Msg: Measure{Key: w.measured.Key}, Volatile: true})
 	}
-	if is != (wire.Key{}) {
-		c.emit(wire.Envelope{To: ToMeter, Msg: Measure{Key: is, On: true}, Volatile: true})
+	if is.On {
+		c.emit(wire.Envelope{To: ToMeter, Msg: is, Volatile: true})
 	}
 	w.measured = is
 }
@@ -44,7 +48,7 @@ func (in Load) apply(c *Core) {
 	}
 	var all []wire.InstanceUsage
 	for _, u := range in.All {
-		if w := c.works[u.Instance]; w != nil && w.measured == u.Key {
+		if w := c.works[u.Instance]; w != nil && w.measured.Key == u.Key {
 			all = append(all, u)
 		}
 	}

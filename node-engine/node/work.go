@@ -53,7 +53,7 @@ type work struct {
 	checked            checked    // see checks.go
 	fetching           api.Epoch  // of the next placement, whose image is being fetched; see fetch.go
 	fetched            api.Epoch  // of the next placement, whose image is there
-	measured           wire.Key   // see load.go
+	measured           Measure    // see load.go
 	devices            []string   // of its placements, see devices.go
 	orderedWithDevices bool       // a creation with devices was ordered since the start
 

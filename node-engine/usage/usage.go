@@ -3,20 +3,24 @@
 //
 //	u := usage.New(usage.Options{Runtime: rt, Post: post})
 //	g.Go(func() error { return u.Run(ctx) })
-//	u.Measure(key, true) // from the loop's send function
+//	u.Measure(order) // from the loop's send function
 package usage
 
 import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/inside"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/cgroup"
@@ -49,23 +53,33 @@ type Meter struct {
 	opt     Options
 	changed chan struct{}
 
+	connect func(context.Context, wire.Key, goal) (net.Conn, error) // to a workload
+	scrapes *fairshare.Pool
+	sockets *inside.Sockets
+	reads   sync.WaitGroup
+
 	mu   sync.Mutex // guards keys
-	keys map[wire.Key]bool
+	keys map[wire.Key]goal
 }
 
 // New returns a Meter that measures nothing before Run.
 func New(o Options) *Meter {
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Meter{opt: o, changed: make(chan struct{}, 1), keys: map[wire.Key]bool{}}
+	m := &Meter{
+		opt: o, changed: make(chan struct{}, 1), keys: map[wire.Key]goal{},
+		scrapes: fairshare.NewPool(scrapeBound, fairshare.Policy{Fixed: true}), sockets: inside.NewSockets(),
+	}
+	m.connect = m.dial
+	return m
 }
 
 // Measure begins or ends the measurement of a workload. It may be repeated.
-func (m *Meter) Measure(k wire.Key, on bool) {
+func (m *Meter) Measure(o node.Measure) {
 	m.mu.Lock()
-	if on {
-		m.keys[k] = true
+	if o.On {
+		m.keys[o.Key] = goal{o.Requests, o.Address}
 	} else {
-		delete(m.keys, k)
+		delete(m.keys, o.Key)
 	}
 	m.mu.Unlock()
 	select {
@@ -74,21 +88,25 @@ func (m *Meter) Measure(k wire.Key, on bool) {
 	}
 }
 
-func (m *Meter) list() []wire.Key {
+func (m *Meter) list() (keys []wire.Key, goals map[wire.Key]goal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := make([]wire.Key, 0, len(m.keys))
-	for k := range m.keys {
-		out = append(out, k)
+	goals = maps.Clone(m.keys)
+	for k := range goals {
+		keys = append(keys, k)
 	}
-	slices.SortFunc(out, func(a, b wire.Key) int {
+	slices.SortFunc(keys, func(a, b wire.Key) int {
 		return cmp.Or(cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Epoch, b.Epoch))
 	})
-	return out
+	return keys, goals
 }
 
 // Run measures until ctx ends.
 func (m *Meter) Run(ctx context.Context) error {
+	defer m.sockets.Close()
+	defer m.reads.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	known := map[wire.Key]*workload{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -105,13 +123,21 @@ func (m *Meter) Run(ctx context.Context) error {
 		began := time.Now()
 		var all []wire.InstanceUsage
 		next := map[wire.Key]*workload{}
-		for _, k := range m.list() {
+		keys, goals := m.list()
+		for _, k := range keys {
 			w := known[k]
 			if w == nil {
 				w = &workload{}
 			}
 			next[k] = w
+			g := goals[k]
+			if g.requests != nil {
+				m.count(ctx, k, g, &w.requests)
+			}
 			if u, ok := m.measure(ctx, k, w); ok {
+				if g.requests != nil {
+					w.requests.usage(time.Now(), &u)
+				}
 				all = append(all, u)
 			}
 		}
@@ -133,6 +159,8 @@ type workload struct {
 	cpu    time.Duration // of the last round in which it was known
 	seen   counters
 	active time.Time // when it was last seen active
+
+	requests rate
 }
 
 // measure returns the load of a workload since the last round. ok is false in the first round and if
@@ -158,7 +186,7 @@ func (m *Meter) measure(ctx context.Context, k wire.Key, w *workload) (u wire.In
 	c, err := readCounters(filepath.Join(w.proc, "net"))
 	if err != nil {
 		m.opt.Log.Debug("measure the load of a workload failed", "instance", k.Instance, "epoch", k.Epoch, "err", err)
-		*w = workload{}
+		*w = workload{requests: w.requests}
 		return u, false
 	}
 	first, since := w.at.IsZero(), now.Sub(w.at)

@@ -361,7 +361,7 @@ func (e *engine) send(envs []wire.Envelope) {
 			}
 		case node.ToMeter:
 			if o, ok := env.Msg.(node.Measure); ok && e.load != nil {
-				e.load.Measure(o.Key, o.On)
+				e.load.Measure(o)
 			}
 		case node.ToDialer:
 			if d, ok := env.Msg.(node.Dial); ok {

@@ -101,7 +101,7 @@ func features(rt runtime.Runtime) []string {
 		out = append(out, api.FeatureInput)
 	}
 	if usage.Supported(rt) {
-		out = append(out, api.FeatureScale)
+		out = append(out, api.FeatureScale, api.FeatureRequests)
 	}
 	return out
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/promexpr"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
@@ -164,6 +165,9 @@ func parseSLA(doc []byte) (api.SLA, error) {
 	sla, err := api.ParseSLA(doc)
 	if err == nil {
 		err = cron.Check(sla, time.Now())
+	}
+	if err == nil {
+		err = promexpr.Check(sla)
 	}
 	var f *api.Faults
 	if !errors.As(err, &f) {
