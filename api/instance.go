@@ -54,6 +54,7 @@ const (
 	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonScheduled     Reason = "scheduled"           // dormant until its schedule is due
+	ReasonNoMetrics     Reason = "no_metrics"          // of an event: what its service scales by is not known
 	ReasonIdle          Reason = "idle"                // dormant until it is needed
 	ReasonDeadline      Reason = "deadline"            // it took longer than its deadline; it is not started again
 	ReasonExpired       Reason = "expired"             // its time to live is over
@@ -132,6 +133,9 @@ type Observed struct {
 	// up to which all have run or never will. Between cluster and root only.
 	Runs    []Run     `json:"runs,omitempty"`
 	Decided time.Time `json:"decided,omitzero"`
+	// ScaleFault is why something that its service scales by is not known. One instance of the service
+	// has it. Between cluster and root only.
+	ScaleFault string `json:"scale_fault,omitempty"`
 }
 
 // maxCounted limits the restarts that a lower tier may report.
@@ -159,6 +163,9 @@ func (o Observed) Digest() Digest {
 	}
 	if n := len(o.Runs); n > 0 {
 		parts = append(parts, strconv.FormatInt(o.Runs[n-1].At.UnixNano(), 10), string(o.Runs[n-1].Result))
+	}
+	if o.ScaleFault != "" {
+		parts = append(parts, "scale", o.ScaleFault)
 	}
 	return DigestOf(parts...)
 }

@@ -229,6 +229,8 @@ type Explanation struct {
 	Causes     []Cause     `json:"causes,omitempty"`
 	Candidates []Rejection `json:"candidates,omitempty"` // empty unless the user may see them
 	Nearest    *Rejection  `json:"nearest,omitempty"`
+	// Scale is what scaling does with the instance's service in the cluster that has it.
+	Scale *ScaleStanding `json:"scale,omitempty"`
 }
 
 // Cause is a constraint and the number of candidates that it excluded.

@@ -47,6 +47,27 @@ type QueryGoal struct {
 	Target int    `json:"target"`
 }
 
+// ScaleStanding is what scaling does with a service in one cluster.
+type ScaleStanding struct {
+	Assigned int           `json:"assigned"` // instances that the cluster may run
+	Awake    int           `json:"awake"`    // that are not dormant
+	Running  int           `json:"running"`  // that take requests
+	Metrics  []ScaleMetric `json:"metrics,omitempty"`
+	Why      string        `json:"why,omitempty"`   // of the last change of the number
+	Fault    string        `json:"fault,omitempty"` // why something that it scales by is not known
+	Idle     *float64      `json:"idle,omitempty"`  // s, of the instance that was active last; nil: not known
+}
+
+// ScaleMetric is a measure of load with its target. Value is the mean per running instance, or the value
+// of the expression.
+type ScaleMetric struct {
+	Name   string   `json:"name"`
+	Unit   string   `json:"unit,omitempty"`
+	Target float64  `json:"target"`
+	Value  *float64 `json:"value,omitempty"` // nil: not known
+	Wants  int      `json:"wants,omitempty"` // instances, before stabilisation
+}
+
 // The defaults and bounds of Scale.
 const (
 	DefaultIdleTime          = 300 // s

@@ -204,6 +204,12 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	for _, h := range healthLines(m.Health) {
 		d.line("Health", "%s", h)
 	}
+	if m.Scale != nil {
+		d.line("Scale", "%s", output.Clean(output.Scale(m.Scale)))
+		if err := d.scaling(ctx, s.ID); err != nil {
+			return err
+		}
+	}
 	if s := m.Schedule; s != nil {
 		zone := ""
 		if s.TimeZone != "" {
@@ -422,4 +428,31 @@ func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.No
 	}
 	d.whole.Peers = peers
 	return section(d, output.Peers, peers)
+}
+
+// scaling adds what scaling does with a service in each of its clusters.
+func (d *description) scaling(ctx context.Context, id api.ServiceID) error {
+	all, _, err := d.api.Instances(ctx, client.ListOptions{Under: string(id)})
+	if err != nil {
+		return err
+	}
+	asked := map[api.ClusterID]bool{}
+	for _, in := range all {
+		if in.Cluster == "" || asked[in.Cluster] {
+			continue
+		}
+		asked[in.Cluster] = true
+		w, err := d.api.Why(ctx, in.ID)
+		if err != nil {
+			return err
+		}
+		for _, c := range w.Clusters {
+			if s := c.Answer.Scale; s != nil && c.Cluster == in.Cluster {
+				for _, line := range output.ScaleLines(*s) {
+					d.line("", "%s: %s", c.Cluster, output.Clean(line))
+				}
+			}
+		}
+	}
+	return nil
 }

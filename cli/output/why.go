@@ -50,6 +50,13 @@ func Why(p Printer, w api.Why) error {
 	if i.Violated != "" {
 		fmt.Fprintf(&b, "  %s\n", p.Paint(Bad, "violates its SLA there: "+Clean(i.Violated)))
 	}
+	for _, c := range w.Clusters {
+		if s := c.Answer.Scale; s != nil && c.Cluster == i.Cluster {
+			for _, line := range ScaleLines(*s) {
+				fmt.Fprintf(&b, "  scale: %s\n", Clean(line))
+			}
+		}
+	}
 	if len(i.Devices) > 0 {
 		fmt.Fprintf(&b, "  devices: %s\n", Clean(strings.Join(i.Devices, ", ")))
 	}
@@ -295,4 +302,56 @@ func Plural(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// ScaleLines describes what scaling does with a service in one cluster.
+func ScaleLines(s api.ScaleStanding) []string {
+	first := fmt.Sprintf("%d of the cluster's %d instances run", s.Running, s.Assigned)
+	if n := s.Awake - s.Running; n > 0 {
+		first += fmt.Sprintf(", %d more are starting", n)
+	}
+	switch {
+	case s.Awake == 0:
+		first += "; the first packet, or a value that asks for one, wakes one"
+	case s.Idle != nil && *s.Idle >= 1:
+		first += fmt.Sprintf("; idle for %s", Duration(time.Duration(*s.Idle*float64(time.Second))))
+	}
+	lines := []string{first}
+	for _, m := range s.Metrics {
+		value, wants := "not known, which changes nothing", ""
+		if m.Value != nil {
+			value, wants = fmt.Sprintf("%.4g%s", *m.Value, m.Unit), fmt.Sprintf(", asks for %d", m.Wants)
+		}
+		lines = append(lines, fmt.Sprintf("%s is %s, the target is %.4g%s%s", m.Name, value, m.Target, m.Unit, wants))
+	}
+	if s.Fault != "" {
+		lines = append(lines, s.Fault)
+	}
+	if s.Why != "" {
+		lines = append(lines, "last change: "+s.Why)
+	}
+	return lines
+}
+
+// Scale describes the scaling that an SLA asks for.
+func Scale(s *api.Scale) string {
+	out := fmt.Sprintf("%d to %d instances", s.Least(), s.Max)
+	add := func(name string, on bool, format string, args ...any) {
+		if on {
+			out += ", " + name + " " + fmt.Sprintf(format, args...)
+		}
+	}
+	add("cpu", s.CPU > 0, "%d %%", s.CPU)
+	add("memory", s.Memory > 0, "%d %%", s.Memory)
+	add("connections", s.Connections > 0, "%d", s.Connections)
+	if g := s.Requests; g != nil {
+		add("requests", true, "%d/s of %s at port %d%s", g.Target, g.Counter, g.Port, g.At())
+	}
+	if q := s.Prometheus; q != nil {
+		add("prometheus", true, "%s / %d", q.Query, q.Target)
+	}
+	if s.ToZero() {
+		out += fmt.Sprintf("; none after %s without a packet, the first packet wakes one", Duration(s.Idle()))
+	}
+	return out
 }

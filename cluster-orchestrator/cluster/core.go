@@ -69,6 +69,8 @@ type Config struct {
 	Brokers []string
 
 	CSI []string // names of the CSI drivers whose controllers the cluster can call
+
+	Prometheus bool // the cluster evaluates expressions
 }
 
 func (c Config) withDefaults() Config {
@@ -129,7 +131,7 @@ func New(cfg Config) *Core {
 	c.place = placement.New(placement.Config{
 		Cluster: cfg.ID, LocalNumbers: cfg.LocalNumbers, Plugin: cfg.Plugin, Asks: cfg.Asks, Location: cfg.Location,
 		Share: cfg.Offer.Part(), Workload: cfg.Workload, Preempt: cfg.Preempt, MovesPerHour: cfg.MovesPerHour,
-		Brokers: cfg.Brokers, CSI: cfg.CSI, SaveNode: c.saveNode,
+		Brokers: cfg.Brokers, CSI: cfg.CSI, Prometheus: cfg.Prometheus, SaveNode: c.saveNode,
 	}, fx, c.latency)
 	c.rescale()
 	return c

@@ -55,6 +55,13 @@ type (
 	// Ranked is the external scheduler's answer to a sched.Ask.
 	Ranked struct{ sched.Answer }
 
+	// Queried is the value of a service's Prometheus expression, or why there is none.
+	Queried struct {
+		Service api.ServiceID
+		Query   string
+		Value   float64
+		Fault   string
+	}
 	// Cordon keeps new instances off a node, or allows them again. Refused with ErrNotFound.
 	Cordon struct {
 		Node api.NodeID

@@ -9,6 +9,15 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
+// ToPrometheus is the address of the component that evaluates expressions. It gets autoscale.Queries, all
+// that there are, and answers with Queried.
+const ToPrometheus api.Addr = "prometheus"
+
+func (in Queried) apply(c *Core) error {
+	c.scale.Value(c.fx.Now, in.Service, in.Query, in.Value, in.Fault)
+	return nil
+}
+
 // autoscale passes changed instances to scaling, and carries out its decisions.
 func (c *Core) autoscale() {
 	for again := true; again; {
@@ -31,6 +40,13 @@ func (c *Core) autoscale() {
 		}
 		c.route()
 	}
+	if all, changed := c.scale.Queries(); changed {
+		c.fx.Emit(ToPrometheus, all)
+	}
+	for _, f := range c.scale.Faults() {
+		c.place.SetScaleFault(f.Instance, f.Text)
+	}
+	c.route()
 	if next := c.scale.Next(); next.IsZero() {
 		c.fx.Timers.Clear(effects.Key{Kind: effects.Scale})
 	} else {
@@ -57,7 +73,7 @@ func (c *Core) usage(on api.NodeID, all []wire.InstanceUsage) {
 	for _, u := range all {
 		if c.place.RunsOn(u.Instance, u.Epoch, on) {
 			c.scale.Sample(c.fx.Now, u.Instance, autoscale.Sample{
-				MilliCPU: u.MilliCPU, MemoryMB: u.MemoryMB, Connections: u.Connections, Idle: u.Idle,
+				MilliCPU: u.MilliCPU, MemoryMB: u.MemoryMB, Connections: u.Connections, Idle: u.Idle, Requests: u.Requests, Fault: u.Fault,
 			})
 		}
 	}

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -174,5 +176,78 @@ func TestDormantInstancesSurviveARestart(t *testing.T) {
 	}
 	if r, ok := w.c.netbook.Route(sleepy); !ok || !r.Asleep {
 		t.Errorf("the route is %+v after a restart, want one that is asleep", r)
+	}
+}
+
+// expressions returns those that the core wants evaluated, if the last step changed them.
+func (w *world) expressions() (all autoscale.Queries) {
+	for _, e := range w.last.Send {
+		if e.To == ToPrometheus {
+			all = e.Msg.(autoscale.Queries)
+		}
+	}
+	return all
+}
+
+func TestTheValueOfAnExpressionWakesInstances(t *testing.T) {
+	w := newWorld(t, 2)
+	w.cfg.Prometheus = true
+	w.restart()
+	w.beat()
+	zero, no := 0, 0
+	m := spec(1, 64)
+	m.Scale = &api.Scale{Min: &zero, Max: 3, Prometheus: &api.QueryGoal{Query: "sum(jobs)", Target: 10}, StabilisationDown: &no}
+	w.wants(assignment(0, 1, m), assignment(1, 1, m), assignment(2, 1, m))
+	query := w.expressions()
+	if len(query) != 1 || query[web] != "sum(jobs)" {
+		t.Fatalf("it wants %v evaluated", query)
+	}
+	awake := func() (n int) {
+		for _, in := range w.c.Instances() {
+			if in.State == api.Running {
+				n++
+			}
+		}
+		return n
+	}
+	value := func(v float64, fault string) {
+		for range 4 {
+			w.step(Queried{Service: web, Query: "sum(jobs)", Value: v, Fault: fault})
+			w.pass(15 * time.Second)
+		}
+	}
+	value(25, "")
+	if n := awake(); n != 3 {
+		t.Errorf("%d instances run for a value of 25 at 10 each, want 3", n)
+	}
+	value(0, "the server\x1b[2J is away")
+	in := w.at(0)
+	why, _ := w.c.Why(in.ID)
+	if n := awake(); n != 3 || why.Scale == nil || !strings.Contains(why.Scale.Fault, "is away") {
+		t.Errorf("without a value %d instances run, want 3 as before; %+v", n, why.Scale)
+	}
+	if o, _ := w.c.place.Observed(web.Instance(0)); !strings.Contains(o.ScaleFault, "is away") {
+		t.Errorf("the root is told %q", o.ScaleFault)
+	}
+	w.drops(web.Instance(0), web.Instance(1), web.Instance(2))
+	for range 5 {
+		w.beat()
+	}
+	if got, _ := w.c.scale.Queries(); len(got) > 0 {
+		t.Errorf("a removed service leaves %v", got)
+	}
+}
+
+// A cluster without a server takes no such service, whatever its nodes announce.
+func TestAClusterWithoutPrometheusAnnouncesNoExpressions(t *testing.T) {
+	w := newWorld(t, 1)
+	w.describes("n0", func(info *api.NodeInfo) { info.Features = []string{api.FeatureScale, api.FeaturePrometheus} })
+	m := spec(1, 64)
+	m.Scale = &api.Scale{Max: 2, Prometheus: &api.QueryGoal{Query: "up", Target: 1}}
+	w.wants(assignment(0, 1, m))
+	w.beat()
+	ex, _ := w.c.Why(web.Instance(0))
+	if in := w.at(0); in.Node != "" || len(ex.Causes) != 1 || !strings.Contains(ex.Causes[0].Detail, "Prometheus") {
+		t.Errorf("it is %s on %q: %+v", in.State, in.Node, ex)
 	}
 }

@@ -28,7 +28,13 @@ func (c *Core) VolumeAt(id api.VolumeID) api.NodeID { return c.place.VolumeAt(id
 
 // Why explains for each node whether an instance could be placed there now, and why not. ok
 // is false for an instance that the cluster does not have.
-func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) { return c.place.Why(id) }
+func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
+	ex, ok = c.place.Why(id)
+	if s, scales := c.scale.Standing(c.fx.Now, id); ok && scales {
+		ex.Scale = &s
+	}
+	return ex, ok
+}
 
 // WhyOf is Why for an instance that the root has not offered to the cluster.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation { return c.place.WhyOf(r) }

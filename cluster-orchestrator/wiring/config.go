@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -50,6 +51,8 @@ type Config struct {
 	CSI        []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
 	CSITimeout time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 
+	Prometheus PrometheusConfig `yaml:"prometheus"`
+
 	Scheduler    string         `yaml:"scheduler" usage:"what ranks the nodes that pass the filters: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	Offer        OfferConfig    `yaml:"offer"`
 	Workload     WorkloadConfig `yaml:"workload"`
@@ -68,6 +71,29 @@ type Config struct {
 	OperatorToken daemon.Secret `yaml:"operator_token" usage:"the operator's token; empty: generated at the first start, see <data>/operator-token"`
 
 	Log daemon.Log `yaml:",inline"`
+}
+
+// PrometheusConfig is the Prometheus server that evaluates the expressions by which services scale.
+type PrometheusConfig struct {
+	URL   string `yaml:"url" usage:"http(s)://host:port of the Prometheus server on which scale.prometheus of services is evaluated; empty: the cluster takes no such services"`
+	Label string `yaml:"label" usage:"label whose value is the tenant in all series of that server. It is added to every selector of an expression, so that a tenant reads its own series only"`
+}
+
+func (c PrometheusConfig) check() error {
+	if c.URL != "" {
+		if u, err := url.Parse(c.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" {
+			return daemon.Invalid("prometheus.url", "%q is not http://host:port or https://host:port", c.URL)
+		}
+	}
+	for i, r := range c.Label {
+		if r != '_' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9' || i == 0) {
+			return daemon.Invalid("prometheus.label", "%q is not the name of a label: letters, digits and _, not a digit first", c.Label)
+		}
+	}
+	if c.Label == "" || strings.HasPrefix(c.Label, "__") {
+		return daemon.Invalid("prometheus.label", "%q cannot tell tenants apart: use the name of a label, such as tenant", c.Label)
+	}
+	return nil
 }
 
 // BrokerConfig selects the broker between the cluster and its nodes.
@@ -111,7 +137,7 @@ func Defaults() Config {
 		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
 		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: uplink.DetailFull}, MovesPerHour: 4,
 		Workload: WorkloadConfig{Memory: 16, VCPUs: 0.01, MemoryLimit: 512, VCPUsLimit: 1},
-		NodeCaps: NodeCapsConfig{Privileged: privilegedExisting},
+		NodeCaps: NodeCapsConfig{Privileged: privilegedExisting}, Prometheus: PrometheusConfig{Label: "tenant"},
 	}
 }
 
@@ -149,6 +175,9 @@ func (c Config) Validate() error {
 	}
 	if c.Network.Interest != 0 && c.Network.Interest < 10*time.Second {
 		return daemon.Invalid("network.interest", "%s is too short for nodes to renew their subscriptions; at least 10s", c.Network.Interest)
+	}
+	if err := c.Prometheus.check(); err != nil {
+		return err
 	}
 	if _, err := csi.ParseAll(c.CSI); err != nil {
 		return daemon.Invalid("csi", "%v", err)
@@ -204,6 +233,7 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *clien
 		Brokers: c.Broker.known(),
 	}
 	drivers, _ := csi.ParseAll(c.CSI) // validated
+	conf.Prometheus = c.Prometheus.URL != ""
 	conf.CSI = slices.Sorted(maps.Keys(drivers))
 	c.placement(&conf, info, out)
 	return conf

@@ -17,12 +17,14 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/csi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/promquery"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/values"
@@ -58,27 +60,28 @@ const AddressFile = "address"
 const sweepEvery = time.Hour
 
 type orchestrator struct {
-	cfg     Config
-	log     *slog.Logger
-	id      *identities
-	core    *cluster.Core
-	loop    *loop.Loop[cluster.Input]
-	broker  *broker.Broker // the embedded broker; nil: the broker is external
-	outer   *keeper.Keeper // of an external broker's certificate; nil: none
-	bus     bus.Bus
-	nodes   *nodes
-	server  *nodelink.Server
-	api     *httpapi.API
-	root    *rootlink.Link
-	client  *http.Client // of the root
-	port    *gate.Gate
-	http    http.Handler
-	sched   *client.Asker
-	relay   *relay.Relay // nil: none is configured
-	values  *values.Values
-	csi     *csi.Controller // nil: no drivers are configured
-	drivers map[string]*csidriver.Driver
-	relays  relay.Foreign // other clusters' relays in routes
+	cfg        Config
+	log        *slog.Logger
+	id         *identities
+	core       *cluster.Core
+	loop       *loop.Loop[cluster.Input]
+	broker     *broker.Broker // the embedded broker; nil: the broker is external
+	outer      *keeper.Keeper // of an external broker's certificate; nil: none
+	bus        bus.Bus
+	nodes      *nodes
+	server     *nodelink.Server
+	api        *httpapi.API
+	root       *rootlink.Link
+	client     *http.Client // of the root
+	port       *gate.Gate
+	http       http.Handler
+	sched      *client.Asker
+	relay      *relay.Relay // nil: none is configured
+	values     *values.Values
+	prometheus *promquery.Evaluator // nil: no server is configured
+	csi        *csi.Controller      // nil: no drivers are configured
+	drivers    map[string]*csidriver.Driver
+	relays     relay.Foreign // other clusters' relays in routes
 }
 
 // Run runs a cluster orchestrator until ctx ends. It returns store.ErrConflict if another
@@ -126,7 +129,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer o.close()
 	o.port = newPort(ln, o.id.info().ID, o.id.verifier, o.id.keeper.GetCertificate, 4*cfg.MaxNodes+1000, o.serveMQTT, o.serveRelay, log)
-	var runBroker, runRelay func(context.Context) error
+	var runBroker, runRelay, runPrometheus func(context.Context) error
 	if o.outer != nil {
 		runBroker = o.outer.Run
 	}
@@ -135,6 +138,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			return daemon.RunAll(ctx, daemon.Part{Name: "datagrams", Run: o.relay.Run}, daemon.Part{Name: "names", Run: o.relays.Run})
 		}
 	}
+	if o.prometheus != nil {
+		runPrometheus = o.prometheus.Run
+	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
@@ -142,6 +148,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "broker", Run: runBroker},
 		daemon.Part{Name: "relay", Run: runRelay},
 		daemon.Part{Name: "scheduler", Run: o.sched.Run},
+		daemon.Part{Name: "prometheus", Run: runPrometheus},
 		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, o.sweep)},
 		// After a burst, such as a thousand joins, the Go runtime keeps most of the freed memory.
@@ -180,6 +187,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	o.loop = loop.New(o.core, st, o.send, loop.Options[cluster.Input]{
 		Tick: cluster.Tick{}, Log: o.log, Observe: metrics.NewLoop(reg).Observe,
 	})
+	if p := o.cfg.Prometheus; p.URL != "" {
+		o.prometheus = promquery.New(promquery.Options{URL: p.URL, Label: p.Label, Post: o.loop.Post, Log: o.log})
+	}
 	o.sched = client.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
@@ -307,6 +317,10 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 		case placement.ToValues:
 			if need, ok := e.Msg.(placement.Needed); ok {
 				o.values.Need(need)
+			}
+		case cluster.ToPrometheus:
+			if all, ok := e.Msg.(autoscale.Queries); ok && o.prometheus != nil {
+				o.prometheus.Set(all)
 			}
 		case wire.ToScheduler:
 			if q, ok := e.Msg.(sched.Ask); ok {

@@ -31,11 +31,14 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	}
 	var s api.Service
 	var clusters []api.Cluster
-	var ok bool
+	var ok, scales bool
 	err = a.owner.Read(ctx, func() {
 		if w, ok = a.core.Why(id, a.opt.Now()); ok && w.Instance.Cluster == "" {
 			s, _ = a.core.Service(id.Service())
 			clusters = a.core.Clusters()
+		}
+		if found, has := a.core.Service(id.Service()); has {
+			scales = found.Spec.Scale != nil
 		}
 	})
 	if err != nil {
@@ -47,6 +50,9 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *struct {
 	w.Clusters = slices.Clone(w.Clusters)
 	if c := w.Instance.Cluster; c != "" {
 		a.askClusters(ctx, p, &w, []api.ClusterID{c}, nil)
+		if scales && !a.sees(p, c) {
+			a.askScale(ctx, &w, c)
+		}
 	} else {
 		a.askClusters(ctx, p, &w, worthAsking(w, clusters), placementSpec(s.Spec))
 	}
@@ -111,6 +117,19 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 	if spec != nil {
 		nearestHelps(w)
 	}
+}
+
+// askScale adds what scaling does with the instance's service, for somebody who may see the application and
+// not the cluster's nodes.
+func (a *API) askScale(ctx context.Context, w *api.Why, c api.ClusterID) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var answer api.Explanation
+	if err := a.ask(ctx, c, http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why", nil, &answer); err != nil || answer.Scale == nil {
+		return
+	}
+	w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == c }),
+		api.ClusterWhy{Cluster: c, At: a.opt.Now(), Answer: api.Explanation{Scale: answer.Scale}})
 }
 
 // concurrently calls fn with 0 to n-1, at most maxAskedAtOnce at the same time.

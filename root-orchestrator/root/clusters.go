@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/lifecycle"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
@@ -327,15 +328,31 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed, readiness bool) {
 	}
 }
 
+// scaleFault tells people that what a service scales by is not known, or is known again.
+func (c *Core) scaleFault(in *applications.Instance) {
+	e := api.Event{
+		Tenant: in.ID.Tenant(), Kind: "service", Object: in.ID.Service().Name(), Cluster: in.Cluster, Reason: api.ReasonNoMetrics,
+		Detail: "it keeps its number of instances: " + in.ScaleFault,
+	}
+	if in.ScaleFault == "" {
+		e.Reason, e.Detail = api.ReasonNone, "all that it scales by is known again"
+	}
+	c.event(e)
+}
+
 // observePlacement handles an observation of an instance's placement by its cluster.
 func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	id := o.Instance
 	ended := api.Ended(o.State, o.Reason)
+	fault := c.apps.Get(id).ScaleFault
 	changed, ok := c.apps.Observe(id, o)
 	if !ok {
 		return
 	}
 	in := c.apps.Get(id)
+	if in.ScaleFault != fault {
+		c.scaleFault(&in)
+	}
 	// A workload that has run has written to its volumes. The node's list of volumes follows later and may be
 	// lost with the instance, when the application is deleted.
 	if started := o.State == api.Running || o.State == api.Completed; (o.Volumes || started) && in.Cluster == at && in.Spec.KeepsData() {

@@ -365,7 +365,7 @@ func (m *ClusterMachine) linked(up bool) {
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
-	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureScale, api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
+	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureScale, api.FeatureRequests, api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
 	n.runtime, n.checks, n.volumes = newRuntime(n), newChecks(n), map[api.VolumeID]api.NodeVolume{}
 	if m.w.Network {
 		n.addNet()

@@ -18,6 +18,9 @@ func (o Options) scales(m api.Microservice) api.Microservice {
 	least = min(least, most)
 	m.Replicas = nil
 	m.Scale = &api.Scale{Min: &least, Max: most, Connections: 10, IdleTime: 5, StabilisationDown: &down}
+	if len(m.Code)%2 == 0 {
+		m.Scale.Connections, m.Scale.Requests = 0, &api.RequestGoal{Target: 10, Port: 80, Counter: "hits"}
+	}
 	return m
 }
 
@@ -36,7 +39,11 @@ func (n *NodeMachine) loads() {
 	for _, id := range step.Keys(n.runtime.have) {
 		for _, v := range n.runtime.have[id] {
 			if v.phase == wire.WorkloadRunning && v.spec.Scale != nil {
-				all = append(all, wire.InstanceUsage{Key: v.Key, Connections: w.chance.IntN(40), Idle: w.between(0, 10*time.Second) - 1})
+				u := wire.InstanceUsage{Key: v.Key, Connections: w.chance.IntN(40), Idle: w.between(0, 10*time.Second) - 1}
+				if u.Requests = int64(1000 * (u.Connections - 1)); u.Requests < 0 {
+					u.Requests, u.Fault = -1, "connection refused"
+				}
+				all = append(all, u)
 			}
 		}
 	}

@@ -2,7 +2,8 @@
 // given behaviour.
 //
 //	workload serve               answer HTTP with its name (the default); /healthz answers with the status of
-//	                             the variable HEALTH, or the one in the last request of /set?status=N
+//	                             the variable HEALTH, or the one in the last request of /set?status=N;
+//	                             /metrics counts the other requests for Prometheus
 //	workload check URL           exit with 0 if the URL answers with 200, otherwise with 1
 //	workload sleep [DURATION]    sleep forever or for a duration
 //	workload exit CODE [AFTER]   exit with CODE
@@ -137,7 +138,12 @@ func serve([]string) (int, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", health.serve)
 	mux.HandleFunc("/set", health.set)
+	var requests atomic.Int64
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "# TYPE http_requests_total counter\nhttp_requests_total %d\n", requests.Load())
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		me := identity()
 		me.Since = since

@@ -54,6 +54,21 @@ var demandBound = fairshare.Declare(fairshare.Bound{
 	Attack: "TestDemandsOfOneTenantLeaveRoomForOthers",
 })
 
+// The bounds of services whose expressions are evaluated.
+const (
+	MaxExpressions       = 1024
+	MaxTenantExpressions = 64
+)
+
+var exprBound = fairshare.Declare(fairshare.Bound{
+	Resource: "services of a cluster that scale by a Prometheus expression", Total: MaxExpressions, Share: []int{MaxTenantExpressions}, Per: "topmost tenant",
+	Beyond: "the value is unknown, so that the service keeps its number of instances, and why says so",
+	Attack: "TestExpressionsOfOneTenantLeaveRoomForOthers",
+})
+
+// Queries are the expressions to evaluate.
+type Queries map[api.ServiceID]string
+
 // State is what the caller knows about an instance.
 type State struct {
 	Scale   *api.Scale
@@ -67,6 +82,8 @@ type Sample struct {
 	MilliCPU    int64 // below 0: unknown
 	MemoryMB    int64 // below 0: unknown
 	Connections int
+	Requests    int64         // thousandths per second; below 0: unknown
+	Fault       string        // why Requests are unknown
 	Idle        time.Duration // how long it had neither an open connection nor a packet; below 0: unknown
 }
 
@@ -92,6 +109,15 @@ type service struct {
 	demand   time.Time // last one
 	awaited  map[int]time.Time
 	place    *fairshare.Place // among the waiting services
+
+	query     string           // nil scale.prometheus: empty
+	asked     *fairshare.Place // among the services with an expression; nil: its expression is not evaluated
+	value     float64          // of query
+	valueAt   time.Time        // zero: there is none
+	valueFail string           // why the last evaluation failed
+
+	why   string // of the last decision by load
+	fault string // the last one that was passed on
 }
 
 // Machine has the services of a cluster that scale.
@@ -102,11 +128,19 @@ type Machine struct {
 	waiting  *fairshare.Pool
 	cold     map[api.Tenant]int // cold starts by topmost tenant
 	colds    int
+
+	expressions *fairshare.Pool
+	queries     Queries
+	changed     bool                    // queries
+	faults      map[api.ServiceID]Fault // that began or ended
 }
 
 // New returns a machine without services.
 func New() *Machine {
-	return &Machine{services: map[api.ServiceID]*service{}, waiting: fairshare.NewPool(demandBound, fairshare.Policy{}), cold: map[api.Tenant]int{}}
+	return &Machine{
+		services: map[api.ServiceID]*service{}, waiting: fairshare.NewPool(demandBound, fairshare.Policy{}), cold: map[api.Tenant]int{},
+		expressions: fairshare.NewPool(exprBound, fairshare.Policy{Fixed: true}), queries: Queries{}, faults: map[api.ServiceID]Fault{},
+	}
 }
 
 // Set adds an instance or changes its state.
@@ -129,6 +163,7 @@ func (m *Machine) Set(now time.Time, id api.InstanceID, st State) {
 		in.woken, in.at = now, time.Time{}
 	}
 	in.State = st
+	m.setQuery(now, id.Service(), s, st.Scale)
 	if st.Running || !st.Awake {
 		m.started(id, in)
 	}
@@ -144,7 +179,9 @@ func (m *Machine) Remove(id api.InstanceID) {
 	m.started(id, s.all[id])
 	if delete(s.all, id); len(s.all) == 0 {
 		m.satisfied(id.Service(), s)
+		m.setQuery(time.Time{}, id.Service(), s, nil)
 		m.due.Clear(id.Service())
+		delete(m.faults, id.Service())
 		delete(m.services, id.Service())
 	}
 }
@@ -264,6 +301,7 @@ func (m *Machine) Decide(now time.Time) (out []Decision) {
 			out = append(out, m.wakeDemanded(now)...)
 		}
 		out = append(out, s.decide(now, id)...)
+		m.noteFault(now, id, s)
 		if s.anyAwake() {
 			m.due.SetEarlier(id, now.Add(period))
 		}
@@ -378,8 +416,11 @@ func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 		s.decided = now
 		want, why = s.wanted(now, scale, awake, max(least, min(awake, 1)), len(all))
 	}
-	if want == awake && awake == 1 && least == 0 && s.idle(now, scale) {
+	if want == awake && awake == 1 && least == 0 && s.idle(now, scale) && s.unasked(now, scale) {
 		want, why = 0, fmt.Sprintf("idle for %s", scale.Idle())
+	}
+	if why != "" {
+		s.why = why
 	}
 	for _, in := range all { // the lowest numbers wake first
 		if x := s.all[in]; awake < want && !x.Awake {
@@ -428,6 +469,18 @@ func (s *service) wanted(now time.Time, scale *api.Scale, awake, least, most int
 			}
 		}
 	}
+	if q := scale.Prometheus; q != nil {
+		n, ok := s.wantedByQuery(now, scale, awake)
+		if !ok {
+			n = max(awake, least)
+		}
+		if n > want {
+			want = n
+			if why = fmt.Sprintf("the value of prometheus is %.6g, the target is %d", s.value, q.Target); !ok {
+				why = "the value of prometheus is not known"
+			}
+		}
+	}
 	if limit := max(2*awake, 4); want > limit { // a wrong sample does not start everything
 		want = limit
 	}
@@ -462,6 +515,11 @@ func goals(s *api.Scale) (out []goal) {
 	}
 	if s.Connections > 0 {
 		out = append(out, goal{"connections", "", s.Connections, func(in *instance) (float64, bool) { return float64(in.sample.Connections), true }})
+	}
+	if s.Requests != nil {
+		out = append(out, goal{"requests", "/s", s.Requests.Target, func(in *instance) (float64, bool) {
+			return float64(in.sample.Requests) / 1000, in.sample.Requests >= 0
+		}})
 	}
 	return out
 }

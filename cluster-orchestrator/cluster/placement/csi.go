@@ -98,12 +98,15 @@ func (m *Machine) bindCSI(req *sched.Request, p requestInput) {
 func (m *Machine) usable(features []string) []string {
 	lacks := func(f string) bool {
 		driver, csi := api.CSIDriverOf(f)
-		return csi && !slices.Contains(m.cfg.CSI, driver)
+		return csi && !slices.Contains(m.cfg.CSI, driver) || f == api.FeaturePrometheus
 	}
-	if !slices.ContainsFunc(features, lacks) {
-		return features
+	if slices.ContainsFunc(features, lacks) {
+		features = slices.DeleteFunc(slices.Clone(features), lacks)
 	}
-	return slices.DeleteFunc(slices.Clone(features), lacks)
+	if at, _ := slices.BinarySearch(features, api.FeaturePrometheus); m.cfg.Prometheus {
+		features = slices.Insert(slices.Clone(features), at, api.FeaturePrometheus)
+	}
+	return features
 }
 
 // VolumeOf returns the CSI volume of a placement in its SLA, and the node as its driver knows it. It fails

@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
+	"github.com/treeline-edge/treeline/internal/step"
 )
 
 // A dormant instance is assigned to the cluster and takes no capacity: it has no node, or only its
@@ -110,4 +111,13 @@ func (m *Machine) ScaleState(id api.InstanceID) (s autoscale.State, ok bool) {
 func (m *Machine) RunsOn(id api.InstanceID, epoch api.Epoch, node api.NodeID) bool {
 	in := m.instances[id]
 	return in != nil && in.Node == node && in.Epoch == epoch && in.State == api.Running
+}
+
+// SetScaleFault stores why something that the instance's service scales by is not known, for the root. It
+// is not saved.
+func (m *Machine) SetScaleFault(id api.InstanceID, text string) {
+	if in := m.instances[id]; in != nil && in.scaleFault != step.Clip(text) {
+		in.scaleFault = step.Clip(text)
+		m.publish(in)
+	}
 }

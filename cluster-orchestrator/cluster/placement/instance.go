@@ -67,6 +67,7 @@ type instance struct {
 	shownDigest   api.Digest       // of its last observation, as toggled into the digest of all observations
 	needs         []wire.ValueRef  // counted in Machine.values
 	volumes       bool             // a node reports local volumes of it
+	scaleFault    string           // why something that its service scales by is not known
 	listed        bool             // it counts in the digest of all observations
 }
 
@@ -233,7 +234,7 @@ func (in *instance) view() api.Observed {
 	if in.NoBetterNode && in.Violated != "" {
 		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}
-	o.Volumes = in.volumes
+	o.Volumes, o.ScaleFault = in.volumes, in.scaleFault
 	if in.HandedBack && in.Node == "" {
 		o.State = api.Requested
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	MovesPerHour int      // maximum moves of one instance because of violations
 	Brokers      []string // see wire.Desired
 	CSI          []string // names of the CSI drivers whose controllers the cluster can call
+	Prometheus   bool     // the cluster evaluates expressions by which services scale
 
 	// SaveNode saves the node's document. It is called when its state or Must changes, before
 	// later saves of the step that rely on it.

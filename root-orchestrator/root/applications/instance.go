@@ -58,6 +58,8 @@ type Instance struct {
 	// Runs and Decided are of a scheduled instance, as its cluster reports; see api.Observed.
 	Runs    []api.Run `json:"runs,omitempty"`
 	Decided time.Time `json:"decided,omitzero"`
+	// ScaleFault is why something that its service scales by is not known; see api.Observed.
+	ScaleFault string `json:"scale_fault,omitempty"`
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
 
@@ -479,6 +481,9 @@ func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool)
 	in.Ready, in.Violated, in.Devices, in.Moves = o.Ready, o.Violated, o.Devices, wire.MergeMoves(in.Moves, o.Moves, m.wall)
 	if o.Position != nil {
 		in.Position = o.Position
+	}
+	if in.ScaleFault != o.ScaleFault {
+		in.ScaleFault, changed = o.ScaleFault, true
 	}
 	if in.Spec.Schedule != nil {
 		changed = m.observeRuns(in, o) || changed
