@@ -12,13 +12,13 @@ import (
 func TestEverySelectorIsRestricted(t *testing.T) {
 	for in, want := range map[string]string{
 		`up`: `up{tenant="acme"}`,
-		`sum(rate(http_requests_total{job="web"}[1m]))`:                                  `sum(rate(http_requests_total{job="web",tenant="acme"}[1m]))`,
-		`up{tenant="other"}`:                                                             `up{tenant="acme",tenant="other"}`,
-		`up{tenant=~".*"} or {__name__=~".+"}`:                                           `up{tenant="acme",tenant=~".*"} or {__name__=~".+",tenant="acme"}`,
+		`sum(rate(http_requests_total{job="web"}[1m]))`: `sum(rate(http_requests_total{job="web",tenant="acme"}[1m]))`,
+		`up{tenant="other"}`:                            `up{tenant="acme",tenant="other"}`,
+		`up{tenant=~".*"} or {__name__=~".+"}`:          `up{tenant="acme",tenant=~".*"} or {__name__=~".+",tenant="acme"}`,
 		`label_replace(up, "tenant", "x", "", "") * on() group_left() max(up offset 5m)`: `label_replace(up{tenant="acme"}, "tenant", "x", "", "") * on () group_left () max(up{tenant="acme"} offset 5m)`,
-		`absent(up) + scalar(up)`:                                                        `absent(up{tenant="acme"}) + scalar(up{tenant="acme"})`,
-		`quantile_over_time(0.9, lag[30m])`:                                              `quantile_over_time(0.9, lag{tenant="acme"}[30m])`,
-		`42`:                                                                             `42`,
+		`absent(up) + scalar(up)`:           `absent(up{tenant="acme"}) + scalar(up{tenant="acme"})`,
+		`quantile_over_time(0.9, lag[30m])`: `quantile_over_time(0.9, lag{tenant="acme"}[30m])`,
+		`42`:                                `42`,
 	} {
 		if got, err := Restrict(in, "tenant", "acme"); err != nil || got != want {
 			t.Errorf("%s becomes %s (%v), want %s", in, got, err, want)
