@@ -259,6 +259,7 @@ export interface Explanation {
   causes?: Cause[];
   considered: number;
   nearest?: Rejection;
+  scale?: ScaleStanding;
 }
 
 export interface FieldChange {
@@ -651,6 +652,11 @@ export interface PrometheusTarget {
   targets: string[];
 }
 
+export interface QueryGoal {
+  query: string;
+  target: number;
+}
+
 export interface RankedCluster {
   cluster: string;
   score: number;
@@ -690,6 +696,13 @@ export interface Remaining {
 
 export interface Replicas {
   replicas: number;
+}
+
+export interface RequestGoal {
+  counter: string;
+  path?: string;
+  port: number;
+  target: number;
 }
 
 export interface Resources {
@@ -777,8 +790,28 @@ export interface Scale {
   max: number;
   memory?: number;
   min?: number;
+  prometheus?: QueryGoal;
+  requests?: RequestGoal;
   stabilisation_down?: number;
   stabilisation_up?: number;
+}
+
+export interface ScaleMetric {
+  name: string;
+  target: number;
+  unit?: string;
+  value?: number;
+  wants?: number;
+}
+
+export interface ScaleStanding {
+  assigned: number;
+  awake: number;
+  fault?: string;
+  idle?: number;
+  metrics?: ScaleMetric[];
+  running: number;
+  why?: string;
 }
 
 export interface Schedule {
