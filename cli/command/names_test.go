@@ -49,6 +49,7 @@ var named = []struct {
 	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"get runs shop/web", nil},
+	{"doctor", nil},
 	{"user list", []string{"user list NAME", "user invite NAME"}},
 	{"tenant list", []string{"get apps --tenant NAME"}},
 	{"events", nil},
