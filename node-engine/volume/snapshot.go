@@ -234,38 +234,6 @@ func (m *Manager) restore(ctx context.Context, id api.VolumeID, r io.Reader) err
 	})
 }
 
-// Import creates a local volume with the files of a snapshot. used is the last placement that wrote to
-// them. Errors: ErrConflict (the volume exists), and those of Restore.
-func (m *Manager) Import(ctx context.Context, id api.VolumeID, sizeMB int64, used api.Epoch, r io.Reader) error {
-	err := m.filled(ctx, id, sizeMB, r, func(dir string) error {
-		next := record{
-			Type: api.VolumeLocal, Instance: id.Instance(), Name: id.Label(), SizeMB: sizeMB, Epoch: used, Used: used, Created: time.Now().UTC(),
-		}
-		v, err := m.take(next)
-		if err != nil {
-			return err
-		}
-		defer v.busy.Unlock()
-		if v.Instance != "" {
-			return fmt.Errorf("it exists: %w", api.ErrConflict)
-		}
-		if err := durable.WriteJSON(dir, recordFile, next); err != nil {
-			m.forget(v)
-			return err
-		}
-		if err := os.Rename(dir, v.dir); err != nil {
-			m.forget(v)
-			return err
-		}
-		m.set(v, next)
-		return durable.SyncDir(m.dir)
-	})
-	if err != nil {
-		return fmt.Errorf("import volume %s: %w", id, full(err))
-	}
-	return nil
-}
-
 // filled creates a volume under another name, with the files of a snapshot, and calls keep when they are
 // all on the disk. It deletes what keep leaves under the other name.
 func (m *Manager) filled(ctx context.Context, id api.VolumeID, sizeMB int64, r io.Reader, keep func(dir string) error) (err error) {

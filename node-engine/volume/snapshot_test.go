@@ -215,33 +215,6 @@ func TestSnapshotLargerThanItsVolumeIsRefused(t *testing.T) {
 	release(t, m, at(2))
 }
 
-func TestImportedVolumeHasTheFilesOfTheSnapshot(t *testing.T) {
-	source, target := open(t, newDir(t)), open(t, newDir(t))
-	put(t, dataOf(t, source, 1), "a", "one")
-	var kept bytes.Buffer
-	if err := source.Snapshot(t.Context(), dataID, &kept); err != nil {
-		t.Fatal(err)
-	}
-	release(t, source, at(1))
-	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes()[:2048])); !errors.Is(err, api.ErrInvalid) {
-		t.Errorf("import of a part: got %v, want that it is invalid", err)
-	}
-	if got := target.List(); len(got) > 0 {
-		t.Errorf("volumes after a failed import: got %+v, want none", got)
-	}
-	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes())); err != nil {
-		t.Fatal(err)
-	}
-	if got := target.List(); len(got) != 1 || got[0] != (api.NodeVolume{ID: dataID, SizeMB: data.SizeMB, Epoch: 1}) {
-		t.Errorf("volumes after the import: got %+v", got)
-	}
-	if err := target.Import(t.Context(), dataID, data.SizeMB, 1, bytes.NewReader(kept.Bytes())); !errors.Is(err, api.ErrConflict) {
-		t.Errorf("a second import: got %v, want a conflict", err)
-	}
-	want(t, dataOf(t, target, 2), "a", "one")
-	release(t, target, at(2))
-}
-
 // TestPlacementGetsItsVolumeDuringARestore: a restore whose sender is slow does not keep the instance from
 // starting, and then fails.
 func TestPlacementGetsItsVolumeDuringARestore(t *testing.T) {

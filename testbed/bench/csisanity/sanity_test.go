@@ -31,7 +31,9 @@ const (
 )
 
 // later delays the connection: csi-test misses that it is ready if it is so before csi-test looks.
-type later struct{ credentials.TransportCredentials }
+type later struct {
+	credentials.TransportCredentials
+}
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (l later) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
