@@ -60,6 +60,7 @@ type Runtime struct {
 	starts    *fairshare.Turns // for the creation of tasks
 	log       *slog.Logger
 	diskUsed  func(dir string) (percent int, err error)
+	bundles   atomic.Value    // string, the directory of containerd's bundles; nil: unknown
 	openFiles atomic.Int64    // the last limit of open files that was logged
 	ctx       context.Context // ends with Close
 	end       context.CancelFunc

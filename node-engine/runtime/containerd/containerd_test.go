@@ -357,8 +357,13 @@ func left(t *testing.T, cfg Config, k wire.Key) []string {
 		out = append(out, "input")
 	}
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil || strings.Contains(string(mounts), id) {
-		out = append(out, fmt.Sprintf("a mount (%v)", err))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, id) {
+			out = append(out, "mount "+line)
+		}
 	}
 	cg, err := cgroup.Mounted()
 	if err != nil {

@@ -37,6 +37,58 @@ func staleBundle(err error, namespace, id string) string {
 	return path
 }
 
+const (
+	// stateFile in the state directory has the directory of containerd's bundles, in which those of all
+	// namespaces are. containerd does not export it.
+	stateFile    = "bundles"
+	defaultState = "/run/containerd"
+)
+
+// bundlesDir returns the directory of containerd's bundles: the last known one, or containerd's default.
+func (r *Runtime) bundlesDir() string {
+	if dir, ok := r.bundles.Load().(string); ok {
+		return dir
+	}
+	if last, err := os.ReadFile(filepath.Join(r.cfg.StateDir, stateFile)); err == nil && filepath.IsAbs(string(last)) {
+		return string(last)
+	}
+	return filepath.Join(defaultState, bundles)
+}
+
+// learnBundles learns the directory of bundles from the mounts of a container that has a task. It does
+// nothing if it is known.
+func (r *Runtime) learnBundles(id string) {
+	if r.bundles.Load() != nil {
+		return
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return
+	}
+	suffix := filepath.Join("/", bundles, r.cfg.Namespace, id, "rootfs")
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) < 5 || !strings.HasSuffix(f[4], suffix) {
+			continue
+		}
+		dir := filepath.Join(strings.TrimSuffix(f[4], suffix), bundles)
+		r.bundles.Store(dir)
+		_ = os.WriteFile(filepath.Join(r.cfg.StateDir, stateFile), []byte(dir), 0o600) // for the next engine
+		return
+	}
+}
+
+// removeStale removes the bundle of a container that was deleted. containerd forgets a bundle if it is killed
+// while it creates or deletes the task.
+func (r *Runtime) removeStale(id string) error {
+	path := filepath.Join(r.bundlesDir(), r.cfg.Namespace, id)
+	if _, err := os.Lstat(path); err != nil {
+		return nil
+	}
+	r.log.Warn("removing the bundle that containerd left of a deleted container", "container", id, "path", path)
+	return removeBundle(path)
+}
+
 // removeBundle removes a stale bundle. The container must have no task and no process.
 func removeBundle(path string) error {
 	if err := unix.Unmount(filepath.Join(path, "rootfs"), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil &&

@@ -94,6 +94,20 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 		}
 		err = create()
 	}
+	if errdefs.IsAlreadyExists(err) {
+		// containerd was killed after it had started the shim: the task is in its list, and the shim does not
+		// know it.
+		if task, terr := r.task(ctx, id); terr != nil || task != nil {
+			return err
+		}
+		if derr := r.deleteTask(ctx, id); derr != nil {
+			return errors.Join(err, derr)
+		}
+		err = create()
+	}
+	if err == nil {
+		r.learnBundles(id)
+	}
 	return err
 }
 
@@ -229,6 +243,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 		func() error { return r.kill(ctx, id) },
 		func() error { return group.Kill(ctx) },
 		func() error { return ignoreNotFound(r.c.ContainerService().Delete(ctx, id)) },
+		func() error { return r.removeStale(id) },
 		func() error { return ignoreNotFound(r.c.SnapshotService(r.cfg.Snapshotter).Remove(ctx, id)) },
 		func() error { return r.logs.Unmark(id) },
 		func() error { return os.RemoveAll(r.cfg.namesDir(id)) },
@@ -265,10 +280,10 @@ func (r *Runtime) killTask(ctx context.Context, id string) error {
 // kill kills the container's processes and deletes its task.
 func (r *Runtime) kill(ctx context.Context, id string) error {
 	task, err := r.task(ctx, id)
-	if err != nil || task == nil {
+	if err != nil {
 		return err
 	}
-	if task.Status != tasktypes.Status_STOPPED {
+	if task != nil && task.Status != tasktypes.Status_STOPPED {
 		err := r.killTask(ctx, id)
 		if err != nil && task.Status == tasktypes.Status_CREATED { // gVisor has no process to signal before the start
 			err = r.group(id).Kill(ctx)
@@ -277,7 +292,11 @@ func (r *Runtime) kill(ctx context.Context, id string) error {
 			return err
 		}
 	}
-	_, err = native(r.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id}))
+	return r.deleteTask(ctx, id) // even if there is none: containerd may have an entry that its shim does not know
+}
+
+func (r *Runtime) deleteTask(ctx context.Context, id string) error {
+	_, err := native(r.c.TaskService().Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id}))
 	return ignoreNotFound(err)
 }
 

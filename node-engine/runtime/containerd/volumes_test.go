@@ -19,6 +19,12 @@ import (
 
 // withVolumes opens a runtime that supports volumes and storage, and the volumes of its node.
 func withVolumes(t *testing.T) (*Runtime, *volume.Manager) {
+	r, volumes, _, _ := volumesOf(t)
+	return r, volumes
+}
+
+// volumesOf is withVolumes. It also returns their directory, and the containerd of the runtime.
+func volumesOf(t *testing.T) (*Runtime, *volume.Manager, string, *runtimetest.Containerd) {
 	t.Helper()
 	programtest.Need(t, "mkfs.ext4")
 	daemon, images := runtimetest.StartContainerd(t), t.TempDir()
@@ -40,7 +46,7 @@ func withVolumes(t *testing.T) (*Runtime, *volume.Manager) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r, volumes
+	return r, volumes, dir, daemon
 }
 
 // TestVolumesInContainers runs containers with volumes on a real disk.

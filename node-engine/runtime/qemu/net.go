@@ -1,6 +1,8 @@
 package qemu
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,8 +39,12 @@ const (
 
 const namespaces = "/run/netns"
 
-// namespaceOf returns the path of a workload's network namespace.
-func namespaceOf(id string) string { return filepath.Join(namespaces, "treeline-"+id) }
+// namespaceOf returns the path of a workload's network namespace. Several engines on a machine, such as those
+// of two installations, can have workloads of the same id.
+func namespaceOf(stateDir, id string) string {
+	engine := sha256.Sum256([]byte(stateDir))
+	return filepath.Join(namespaces, "treeline-"+hex.EncodeToString(engine[:4])+"-"+id)
+}
 
 // onThread runs fn on a thread that ends with it.
 func onThread(fn func() error) error {
@@ -71,22 +77,21 @@ func enter(path string) error {
 }
 
 // createNamespace creates a named network namespace. It replaces one of the same name.
-func createNamespace(id string) error {
-	if err := deleteNamespace(id); err != nil {
+func createNamespace(path string) error {
+	if err := deleteNamespace(path); err != nil {
 		return err
 	}
 	return onThread(func() error {
-		ns, err := netns.NewNamed(filepath.Base(namespaceOf(id)))
+		ns, err := netns.NewNamed(filepath.Base(path))
 		if err != nil {
-			return fmt.Errorf("create network namespace %s: %w", namespaceOf(id), err)
+			return fmt.Errorf("create network namespace %s: %w", path, err)
 		}
 		return ns.Close()
 	})
 }
 
 // deleteNamespace deletes the name. The namespace ends with its last process.
-func deleteNamespace(id string) error {
-	path := namespaceOf(id)
+func deleteNamespace(path string) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount network namespace %s: %w", path, err)
 	}

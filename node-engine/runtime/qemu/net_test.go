@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -74,12 +75,12 @@ func TestGuestIsWhereAContainerWouldBe(t *testing.T) {
 // hostNamespace creates a namespace that stands for the host.
 func hostNamespace(t *testing.T) (path string) {
 	t.Helper()
-	id := fmt.Sprintf("host-%d", unix.Getpid())
-	if err := createNamespace(id); err != nil {
+	path = filepath.Join(namespaces, fmt.Sprintf("treeline-test-host-%d", unix.Getpid()))
+	if err := createNamespace(path); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = deleteNamespace(id) })
-	err := inNamespace(namespaceOf(id), func() error {
+	t.Cleanup(func() { _ = deleteNamespace(path) })
+	err := inNamespace(path, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -89,7 +90,7 @@ func hostNamespace(t *testing.T) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return namespaceOf(id)
+	return path
 }
 
 // boot runs a guest that is attached as the netmanager attaches instances.

@@ -6,10 +6,10 @@
 // workload, below a shim (package shim). Its log is the guest's serial console. What belongs to a workload
 // besides its files in package shim:
 //
-//	<state>/images/<hash>           kernel, initrd and image.json of an image
-//	<state>/w/<id>/kernel, initrd   links to those of its image
-//	<state>/w/<id>/machine.json     what the shim boots
-//	/run/netns/treeline-<id>        its network namespace
+//	<state>/images/<hash>              kernel, initrd and image.json of an image
+//	<state>/w/<id>/kernel, initrd      links to those of its image
+//	<state>/w/<id>/machine.json        what the shim boots
+//	/run/netns/treeline-<engine>-<id>  its network namespace
 package qemu
 
 import (
@@ -140,7 +140,7 @@ func open(cfg Config, log *slog.Logger) (*Runtime, error) {
 	}
 	r.Workloads, err = shim.Open(shim.Config{
 		Name: shimName, StateDir: cfg.StateDir, CgroupParent: cfg.CgroupParent, LogLimit: cfg.LogLimit,
-		TermShim: true, Release: deleteNamespace,
+		TermShim: true, Release: func(id string) error { return deleteNamespace(r.namespace(id)) },
 	})
 	return r, err
 }
@@ -279,7 +279,7 @@ func (r *Runtime) plan(w runtime.Workload, image, dir string) (p shim.Plan, err 
 	hostname := id[:12]
 	m := machine{
 		QEMU: r.cfg.Program, Accel: r.cfg.Accel, Unikernel: w.Spec.Virtualization == api.Unikernel,
-		MemoryMB: memory - overheadMB - c.Bytes>>20, CPUs: int((cpu + 999) / 1000), NetNS: namespaceOf(id),
+		MemoryMB: memory - overheadMB - c.Bytes>>20, CPUs: int((cpu + 999) / 1000), NetNS: r.namespace(id),
 		Hostname: hostname, Resolv: runtime.ResolvConf(w.Instance.Service()), Hosts: runtime.Hosts(hostname),
 		Cmdline: c.Cmdline, Args: c.Args, Env: slices.Concat(c.Env, w.Spec.Environment, w.Env()), Initrd: c.Initrd, KHz: emulatedKHz(r.cfg.Accel),
 	}
@@ -299,13 +299,15 @@ func (r *Runtime) plan(w runtime.Workload, image, dir string) (p shim.Plan, err 
 		err = os.WriteFile(filepath.Join(dir, machineFile), text, 0o600)
 	}
 	if err == nil {
-		err = createNamespace(id)
+		err = createNamespace(r.namespace(id))
 	}
 	return shim.Plan{
 		Limits: cgroup.Limits{MemoryMB: memory, MilliCPU: cpu, PIDs: maxPIDs},
 		UID:    r.cfg.UID, GID: r.cfg.GID, Groups: r.groups,
 	}, err
 }
+
+func (r *Runtime) namespace(id string) string { return namespaceOf(r.cfg.StateDir, id) }
 
 // Namespace implements runtime.Namespaced.
 func (r *Runtime) Namespace(_ context.Context, k wire.Key) (string, runtime.Workload, error) {
@@ -321,7 +323,7 @@ func (r *Runtime) Namespace(_ context.Context, k wire.Key) (string, runtime.Work
 	if phase == wire.WorkloadExited || !r.cfg.Network {
 		return "", w, nil
 	}
-	return namespaceOf(id), w, nil
+	return r.namespace(id), w, nil
 }
 
 // Housekeep implements runtime.Housekeeper: it trims the logs and removes unused images.

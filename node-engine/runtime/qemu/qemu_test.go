@@ -205,7 +205,7 @@ func left(t testing.TB, cfg Config, k wire.Key) []string {
 	t.Helper()
 	var out []string
 	id := runtime.ID(k)
-	for _, p := range []string{filepath.Join(cfg.StateDir, "w", id), filepath.Join(cfg.StateDir, "logs", id+".log"), namespaceOf(id)} {
+	for _, p := range []string{filepath.Join(cfg.StateDir, "w", id), filepath.Join(cfg.StateDir, "logs", id+".log"), namespaceOf(cfg.StateDir, id)} {
 		if _, err := os.Stat(p); err == nil {
 			out = append(out, p)
 		}

@@ -131,11 +131,12 @@ type suite struct {
 
 var instances atomic.Int64
 
-// newKey returns a placement that no other test has.
+// newKey returns a placement that no other test has, also not one of another process, since a suite searches
+// the machine for what is left of it.
 func newKey() wire.Key {
 	n := int(instances.Add(1))
 	return wire.Key{
-		Instance: api.Tenant("acme/lab").App("runtimetest", "default").Service("workload", "default").Instance(n),
+		Instance: api.Tenant("acme/lab").App(fmt.Sprintf("runtimetest-%d", os.Getpid()), "default").Service("workload", "default").Instance(n),
 		Epoch:    api.EpochOf(api.Revision(n), 3),
 	}
 }
