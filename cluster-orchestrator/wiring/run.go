@@ -50,6 +50,7 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
+	"github.com/treeline-edge/treeline/web"
 )
 
 // AddressFile has the host:port at which the cluster serves on this machine. It is written
@@ -358,6 +359,7 @@ func (o *orchestrator) value(ctx context.Context, n api.NodeID, w wire.WantValue
 }
 
 func (o *orchestrator) route(health http.Handler) http.Handler {
+	pages := web.Handler(web.Cluster, health)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
 		case strings.HasPrefix(p, "/v1/node/"), strings.HasPrefix(p, "/v1/join/"):
@@ -365,7 +367,7 @@ func (o *orchestrator) route(health http.Handler) http.Handler {
 		case strings.HasPrefix(p, "/v1/"):
 			o.api.Handler().ServeHTTP(w, r)
 		default:
-			health.ServeHTTP(w, r)
+			pages.ServeHTTP(w, r)
 		}
 	})
 }

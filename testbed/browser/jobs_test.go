@@ -4,9 +4,17 @@ package browser
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cli/dev"
 )
 
 // The jobs share one installation, because it takes seconds to start.
@@ -17,6 +25,7 @@ func TestDashboard(t *testing.T) {
 	t.Run("console", in.console)
 	t.Run("operator", in.operator)
 	t.Run("provider", in.provider)
+	t.Run("cluster", in.ofCluster)
 }
 
 // A developer signs in with a code, watches an application start, scales it, asks why an instance is
@@ -145,6 +154,51 @@ func (in *installation) provider(t *testing.T) {
 		b.press(page)
 		b.until("the page is there", fmt.Sprintf("document.querySelector('h1').innerText === %s", quoted(page)))
 	}
+}
+
+// The operator of a cluster signs in to its own dashboard with the cluster's token.
+func (in *installation) ofCluster(t *testing.T) {
+	in.t = t
+	in.apply("own", `"log","20"`, 16, 1)
+	var on api.ClusterID
+	for end := time.Now().Add(patience); on == ""; time.Sleep(20 * time.Millisecond) {
+		i, err := in.admin.Instance(t.Context(), "acme/own.prod.web.v1#0")
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the instance is not on a cluster: %+v, %v", i, err)
+		}
+		on = i.Cluster
+	}
+	i := slices.IndexFunc(in.Daemons, func(d dev.Daemon) bool { return d.Kind == "cluster" && strings.HasSuffix(d.Name, string(on)) })
+	token, err := os.ReadFile(filepath.Join(in.Daemons[i].Data, "operator-token"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, "https://"+in.Daemons[i].Address)
+	b.shows("Operator token")
+	b.fill("token", "wrong")
+	b.press("Sign in")
+	b.until("a wrong token is refused", "!!document.querySelector('.failure')")
+	b.forgive("401")
+	b.fill("token", strings.TrimSpace(string(token)))
+	b.press("Sign in")
+	b.shows("connected to the root")
+	b.until("the nodes are listed", "document.querySelectorAll('tr[data-id] .state.good').length > 0")
+	b.look("own")
+	b.press("Instances")
+	b.until("an instance runs", "!!document.querySelector('tr[data-id] .state.good')")
+	b.do(chromedp.Evaluate("document.querySelector('tr[data-id] a').click()", nil))
+	b.until("the output follows", `(document.querySelector('.log')?.innerText.match(/\n/g) || []).length > 5`)
+	b.press("Open terminal")
+	b.until("the shell has a prompt", "document.querySelector('.xterm-rows')?.innerText.includes('$')")
+	b.keys("exit 3\r")
+	b.shows("ended with exit code 3")
+	b.look("own-instance")
+	b.press("Events")
+	b.shows("exit code 3")
+	b.press("Access")
+	b.press("Create join token")
+	b.shows("| node-engine --token-file -")
+	b.look("own-access")
 }
 
 // deploy writes an SLA with the form, gets its faults at their lines, draws a link, sees the plan,

@@ -88,10 +88,12 @@ export async function whoAmI(): Promise<User | undefined> {
   const k = kept();
   if (k.token) {
     useToken(k.token);
-    return { user: 'operator', tenant: '', roles: ['Admin'] };
-  }
-  if (!access && !k.refresh) return undefined;
+  } else if (!access && !k.refresh) return undefined;
   try {
+    if (tier === 'cluster') {
+      await get('/v1/status');
+      return { user: 'operator', tenant: '', roles: ['Admin'] };
+    }
     const p = await get<User>('/v1/auth/me');
     return { user: p.user, tenant: p.tenant || '', roles: p.roles };
   } catch (e) {

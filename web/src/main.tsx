@@ -15,12 +15,57 @@ import { Deploy } from './pages/deploy';
 import { Events } from './pages/events';
 import { InstancePage } from './pages/instance';
 import { Network } from './pages/network';
+import { OwnAccess } from './pages/own/access';
+import { OwnEvents } from './pages/own/events';
+import { OwnInstance } from './pages/own/instance';
+import { OwnInstances } from './pages/own/instances';
+import { OwnOverview } from './pages/own/overview';
 import { Overview } from './pages/overview';
 import { Rest } from './pages/rest';
 import { ServicePage } from './pages/service';
 import { SignIn } from './pages/signin';
 
-const links: [page: string, name: string][] = [
+const own = tier === 'cluster'; // a cluster's own dashboard
+
+const ownLinks: [page: string, name: string][] = [
+  ['', 'Overview'],
+  ['instances', 'Instances'],
+  ['events', 'Events'],
+  ['access', 'Access'],
+  ['api', 'API'],
+];
+
+/** A page of a cluster's own dashboard. */
+function OwnPage({ route }: { route: Route }) {
+  switch (route.page) {
+    case '':
+      return <OwnOverview />;
+    case 'instances':
+      return <OwnInstances />;
+    case 'instance':
+      return <OwnInstance key={route.id} id={route.id} />;
+    case 'events':
+      return <OwnEvents />;
+    case 'access':
+      return <OwnAccess />;
+    case 'api':
+      return <Rest />;
+  }
+  return <NoPage />;
+}
+
+function NoPage() {
+  return (
+    <>
+      <h1>No such page</h1>
+      <p>
+        <a href={to('')}>Overview</a>
+      </p>
+    </>
+  );
+}
+
+const rootLinks: [page: string, name: string][] = [
   ['', 'Overview'],
   ['apps', 'Applications'],
   ['deploy', 'Deploy'],
@@ -37,7 +82,7 @@ const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps
 const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster' };
 
 /** Where a page belongs in the navigation. */
-const parents: Record<string, string> = { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters' };
+const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters' };
 
 function Page({ route, user }: { route: Route; user: User }) {
   switch (route.page) {
@@ -66,14 +111,7 @@ function Page({ route, user }: { route: Route; user: User }) {
     case 'events':
       return <Events />;
   }
-  return (
-    <>
-      <h1>No such page</h1>
-      <p>
-        <a href={to('')}>Overview</a>
-      </p>
-    </>
-  );
+  return <NoPage />;
 }
 
 /** Whether the page shows current data, and how old it is otherwise. */
@@ -95,9 +133,11 @@ function Frame({ user, out }: { user: User; out: () => void }) {
   const route = useRoute();
   const l = useLive();
   useEffect(() => {
+    if (own) return undefined; // clusters have no stream of changes
     live.start();
     return () => live.stop();
   }, []);
+  const links = own ? ownLinks : rootLinks;
   const here = parents[route.page] || route.page;
   const title = (links.find(([p]) => p === route.page) || [])[1] || titles[route.page] || 'Treeline';
   useEffect(() => {
@@ -122,7 +162,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
           ))}
         </nav>
         <span class="who">
-          <Freshness />
+          {!own && <Freshness />}
           <span class="name" title={user.roles.join(', ')}>
             <T>{user.user}</T>
           </span>
@@ -133,7 +173,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
       </header>
       <main id="main" tabIndex={-1}>
         {l.standing === 'broken' && <Failure of={new Error('The ' + tier + ' cannot be reached; what is shown may be old. ' + l.error)} />}
-        <Page route={route} user={user} />
+        {own ? <OwnPage route={route} /> : <Page route={route} user={user} />}
       </main>
     </>
   );

@@ -1,7 +1,7 @@
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
 import type { Cluster, Invitation, JoinToken, PAT, PersonalToken, User as Person } from '../types';
-import { get, Page, post, segment, send, serverNow, User } from '../http';
+import { get, Page, post, segment, send, serverNow, tier, User } from '../http';
 import { may } from '../may';
 import { Age, Command, Dangerous, Empty, Failure, T, Table, useLive, useLoaded } from '../parts/basics';
 import { duration } from '../text';
@@ -97,8 +97,9 @@ function People({ me }: { me: string }) {
   );
 }
 
-function Joins() {
+export function Joins() {
   const clusters = useLive().list('cluster').filter((c: Cluster) => may('joins', c.tenant || ''));
+  const own = tier === 'cluster';
   const tokens = useLoaded((s) => get<Page<JoinToken>>('/v1/tokens', s), 'joins');
   return (
     <section aria-label="Machines that join">
@@ -106,7 +107,7 @@ function Joins() {
       <Failure of={tokens.error} />
       {tokens.value && (tokens.value.items || []).length > 0 && (
         <Table<JoinToken>
-          label="Join tokens for clusters"
+          label="Join tokens"
           rows={tokens.value.items}
           id={(t) => t.id}
           columns={[
@@ -128,10 +129,9 @@ function Joins() {
         name="Create join token"
         show="Run this on the machine that joins. The token is shown once:"
         make={async (f) => {
-          const node = field(f, 'kind') === 'node';
+          const node = own || field(f, 'kind') === 'node';
           const t = await post<JoinToken>('/v1/tokens', {
-            kind: node ? 'node' : 'cluster',
-            cluster: node ? field(f, 'cluster') : field(f, 'name'),
+            ...(own ? {} : { kind: node ? 'node' : 'cluster', cluster: node ? field(f, 'cluster') : field(f, 'name') }),
             uses: Number(field(f, 'uses')),
             ttl_seconds: 3600 * Number(field(f, 'hours')),
           });
@@ -139,9 +139,9 @@ function Joins() {
           return 'echo ' + t.token + (node ? ' | node-engine --token-file -' : ' | cluster-orchestrator --name ' + t.cluster + ' --token-file -');
         }}
       >
-        <label>For a <select name="kind"><option>node</option><option>cluster</option></select></label>
-        <label>of the cluster <select name="cluster">{clusters.map((c) => <option key={c.id}>{c.id}</option>)}</select></label>
-        <label>or the new cluster <input name="name" placeholder="munich" spellcheck={false} /></label>
+        {!own && <label>For a <select name="kind"><option>node</option><option>cluster</option></select></label>}
+        {!own && <label>of the cluster <select name="cluster">{clusters.map((c) => <option key={c.id}>{c.id}</option>)}</select></label>}
+        {!own && <label>or the new cluster <input name="name" placeholder="munich" spellcheck={false} /></label>}
         <label>Uses <input name="uses" type="number" min="1" value="1" /></label>
         <label>Hours <input name="hours" type="number" min="1" max="720" value="1" /></label>
       </Maker>

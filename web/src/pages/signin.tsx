@@ -1,5 +1,5 @@
 import { useState } from 'preact/hooks';
-import { redeem, signIn, tier, useToken } from '../http';
+import { get, redeem, signIn, tier, useToken } from '../http';
 import { Command, Failure } from '../parts/basics';
 
 export function SignIn({ done, error }: { done: () => Promise<void>; error?: unknown }) {
@@ -13,8 +13,10 @@ export function SignIn({ done, error }: { done: () => Promise<void>; error?: unk
     setBusy(true);
     setFailed(undefined);
     try {
-      if (tier === 'cluster') useToken(field('token'));
-      else if (first) await redeem(field('user'), field('code'), String(form.get('password')));
+      if (tier === 'cluster') {
+        useToken(field('token'));
+        await get('/v1/status');
+      } else if (first) await redeem(field('user'), field('code'), String(form.get('password')));
       else await signIn(field('user'), String(form.get('password')));
       await done();
     } catch (err) {
@@ -61,6 +63,7 @@ export function SignIn({ done, error }: { done: () => Promise<void>; error?: unk
           </button>
         )}
       </form>
+      {tier === 'cluster' && <p class="faint">The token is in the file operator-token in the cluster's data directory.</p>}
       {tier === 'root' && first && (
         <div class="faint">
           <p>An administrator makes a code with:</p>

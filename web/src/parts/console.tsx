@@ -1,6 +1,6 @@
 // The output of an instance, and a terminal in it.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { bearer, get, post, Refused, segment, send } from '../http';
+import { bearer, post, Refused, segment, send } from '../http';
 import { clean } from '../text';
 import { Failure, T } from './basics';
 
@@ -129,15 +129,13 @@ export function Shell({ id }: { id: string }) {
       close();
     };
   }, [id, round]);
-  // Any other request first, so that the token of the WebSocket is fresh.
-  const open = () => get('/v1/auth/me').then(() => start((n) => n + 1), setError);
   return (
     <>
       <form
         class="scale"
         onSubmit={(e) => {
           e.preventDefault();
-          void open();
+          start((n) => n + 1);
         }}
       >
         <label>Program <input name="program" value={command} onInput={(e) => setCommand(e.currentTarget.value)} required spellcheck={false} autocapitalize="none" /></label>

@@ -1,0 +1,10 @@
+import { Joins } from '../access';
+
+export function OwnAccess() {
+  return (
+    <>
+      <h1>Access</h1>
+      <Joins />
+    </>
+  );
+}

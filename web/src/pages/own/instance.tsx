@@ -1,0 +1,50 @@
+import type { Explanation, Instance } from '../../types';
+import { get, segment } from '../../http';
+import { Age, DataAge, Failure, State, T, useLoaded } from '../../parts/basics';
+import { Log, Shell } from '../../parts/console';
+import { Funnel } from '../../parts/funnel';
+import { to } from '../../route';
+
+export function OwnInstance({ id }: { id: string }) {
+  const instance = useLoaded((s) => get<Instance>('/v1/instances/' + segment(id), s), id, 5000);
+  const why = useLoaded((s) => get<Explanation>('/v1/instances/' + segment(id) + '/why', s), id);
+  const i = instance.value;
+  return (
+    <>
+      <p class="path"><a href={to('instances')}>Instances</a></p>
+      <div class="title">
+        <h1><T>{id}</T></h1>
+        {i && <State of={i.state} note={i.reason} />}
+      </div>
+      <Failure of={instance.error} />
+      {i && (
+        <dl class="facts">
+          <dt>In this state for</dt>
+          <dd><Age of={i.since} />{i.detail && <> — <T>{i.detail}</T></>}</dd>
+          <dt>Node</dt>
+          <dd><T>{i.node}</T></dd>
+          <dt>Restarts</dt>
+          <dd>{i.restarts}</dd>
+        </dl>
+      )}
+      <DataAge at={instance.at} />
+      <section aria-label="Placement">
+        <h2>Places now</h2>
+        {why.value && <div class="funnels"><div><Funnel of={why.value} what="node" label="Placement in this cluster" /></div></div>}
+        <Failure of={why.error} />
+      </section>
+      {i && i.state === 'running' && (
+        <>
+          <section aria-label="Output of the instance">
+            <h2>Output</h2>
+            <Log id={id} restarts={i.restarts} />
+          </section>
+          <section aria-label="Terminal">
+            <h2>Terminal</h2>
+            <Shell id={id} />
+          </section>
+        </>
+      )}
+    </>
+  );
+}

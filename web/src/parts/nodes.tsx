@@ -1,0 +1,61 @@
+// The nodes of a cluster, for its operators.
+import { useState } from 'preact/hooks';
+import type { Node } from '../types';
+import { get, Page, post, segment } from '../http';
+import { clean, count, cpus, memory } from '../text';
+import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, Table, useLoaded } from './basics';
+
+const refresh = 5000; // ms; clusters have no stream of their nodes
+
+/** What an operator does with a node before maintenance, and after it. */
+function Commands({ node, at, again }: { node: Node; at: string; again: () => void }) {
+  const [error, setError] = useState<unknown>();
+  const act = async (what: string) => {
+    await post(at + '/' + segment(node.id) + '/' + what);
+    again();
+  };
+  if (node.status === 'joining' || node.status === 'silent') return null;
+  if (node.status !== 'ready')
+    return (
+      <>
+        <button type="button" onClick={() => act('uncordon').catch(setError)}>Uncordon</button>
+        <Failure of={error} />
+      </>
+    );
+  return (
+    <Dangerous name="Drain" title={'Drain ' + clean(node.id) + '?'} act={() => act('drain')}>
+      <p>Its {count(node.instances, 'instance')} move to other nodes, and it gets no new ones until it is uncordoned.</p>
+    </Dangerous>
+  );
+}
+
+/** The table of the nodes at a path of the API; "": none. join is the command that makes a token for another node. */
+export function Nodes({ at, join }: { at: string; join: string }) {
+  const nodes = useLoaded((s) => get<Page<Node>>(at, s), at, refresh);
+  const all = nodes.value?.items || [];
+  return (
+    <>
+      <Failure of={nodes.error} />
+      {nodes.value && all.length === 0 && <Empty command={join}>No node has joined.</Empty>}
+      {all.length > 0 && (
+        <Table<Node>
+          label="Nodes"
+          rows={all}
+          id={(n) => n.id}
+          columns={[
+            { name: 'Name', of: (n) => <T>{n.id}</T> },
+            { name: 'State', of: (n) => <State of={n.status} /> },
+            { name: 'Heard', of: (n) => <><Age of={n.heard} /> ago</> },
+            { name: 'Instances', number: true, of: (n) => n.instances },
+            { name: 'Processors', of: (n) => <Bar label="Processors" part={n.allocated.milli_cpu} of={n.capacity.milli_cpu} text={cpus(n.allocated.milli_cpu) + ' of ' + cpus(n.capacity.milli_cpu) + ', ' + n.cpu_used_percent + ' % used'} /> },
+            { name: 'Memory', of: (n) => <Bar label="Memory" part={n.allocated.memory_mb} of={n.capacity.memory_mb} text={memory(n.allocated.memory_mb) + ' of ' + memory(n.capacity.memory_mb) + ', ' + n.memory_used_percent + ' % used'} /> },
+            { name: 'Runtimes', wide: true, of: (n) => <T>{n.runtimes.join(', ')}</T> },
+            { name: 'Version', wide: true, of: (n) => <T>{n.version}</T> },
+            { name: '', of: (n) => <Commands node={n} at={at} again={nodes.again} /> },
+          ]}
+        />
+      )}
+      <DataAge at={nodes.at} />
+    </>
+  );
+}
