@@ -28,7 +28,7 @@ export function T({ children }: { children?: string }) {
 
 export function Age({ of }: { of?: string }) {
   useClock(1000);
-  return of ? (
+  return of && !of.startsWith('0001-') ? (
     <time dateTime={of} title={of}>
       {age(of)}
     </time>

@@ -1,6 +1,6 @@
 import type { Explanation, Instance } from '../../types';
 import { get, segment } from '../../http';
-import { Age, DataAge, Failure, State, T, useLoaded } from '../../parts/basics';
+import { DataAge, Failure, State, T, useLoaded } from '../../parts/basics';
 import { Log, Shell } from '../../parts/console';
 import { Funnel } from '../../parts/funnel';
 import { to } from '../../route';
@@ -19,8 +19,7 @@ export function OwnInstance({ id }: { id: string }) {
       <Failure of={instance.error} />
       {i && (
         <dl class="facts">
-          <dt>In this state for</dt>
-          <dd><Age of={i.since} />{i.detail && <> — <T>{i.detail}</T></>}</dd>
+          {i.detail && <><dt>Detail</dt><dd><T>{i.detail}</T></dd></>}
           <dt>Node</dt>
           <dd><T>{i.node}</T></dd>
           <dt>Restarts</dt>

@@ -1,6 +1,6 @@
 import type { Instance } from '../../types';
 import { get, Page } from '../../http';
-import { Age, DataAge, Empty, Failure, State, T, Table, useLoaded } from '../../parts/basics';
+import { DataAge, Empty, Failure, State, T, Table, useLoaded } from '../../parts/basics';
 import { to } from '../../route';
 
 export function OwnInstances() {
@@ -19,7 +19,6 @@ export function OwnInstances() {
           columns={[
             { name: 'Instance', of: (i) => <a href={to('instance', i.id)}><T>{i.id}</T></a> },
             { name: 'State', of: (i) => <State of={i.state} note={i.reason} /> },
-            { name: 'For', of: (i) => <Age of={i.since} /> },
             { name: 'Node', of: (i) => <T>{i.node}</T> },
             { name: 'Restarts', number: true, wide: true, of: (i) => i.restarts },
             { name: 'Detail', wide: true, of: (i) => <T>{i.detail}</T> },
