@@ -185,8 +185,9 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.until("the nodes are listed", "document.querySelectorAll('tr[data-id] .state.good').length > 0")
 	b.look("own")
 	b.press("Instances")
-	b.until("an instance runs", "!!document.querySelector('tr[data-id] .state.good')")
-	b.do(chromedp.Evaluate("document.querySelector('tr[data-id] a').click()", nil))
+	row := `document.querySelector('tr[data-id="acme/own.prod.web.v1#0"]')`
+	b.until("the instance runs", "!!"+row+"?.querySelector('.state.good')")
+	b.do(chromedp.Evaluate(row+".querySelector('a').click()", nil))
 	b.until("the output follows", `(document.querySelector('.log')?.innerText.match(/\n/g) || []).length > 5`)
 	b.press("Open terminal")
 	b.until("the shell has a prompt", "document.querySelector('.xterm-rows')?.innerText.includes('$')")
