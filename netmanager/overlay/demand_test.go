@@ -27,15 +27,14 @@ func TestPacketsToASleepingServiceWaitAndWakeIt(t *testing.T) {
 	w, client := ready(t)
 	miss := Miss{Local: client, Remote: vip(1)}
 	w.step(miss)
-	w.answer(asleep(1))
+	eff := w.answer(asleep(1)) // no other packet is needed: the sender repeats it after a second only
 	if _, ok := w.plane.Services[vip(1)]; ok {
 		t.Fatal("the plane has the address, so the kernel refuses its packets")
 	}
-	eff := w.step(miss) // the packet that waited for the route was released, and misses again
 	up := messages(eff)
 	if holds := orders[Hold](eff); len(holds) != 1 || holds[0] != (Hold{vip(1), demand.Wait}) || len(up) != 1 ||
 		len(up[0].Demand) != 1 || up[0].Demand[0] != (wire.Subscription{Address: vip(1), For: svc("client")}) {
-		t.Fatalf("the packet led to %+v, want it held and one demand", eff.Send)
+		t.Fatalf("the answer for the packet led to %+v, want it held and one demand", eff.Send)
 	}
 	if again := w.step(miss); len(messages(again)) > 0 {
 		t.Error("the next packet led to another message at once")

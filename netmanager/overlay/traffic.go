@@ -232,7 +232,14 @@ func (c *Core) request(id api.ServiceID) {
 // settle applies the outcomes of subscriptions, which may have changed.
 func (c *Core) settle(keys []wire.Subscription) {
 	for _, k := range keys {
-		c.reply(c.subs.Settle(c.now, k, c.View().outcome(k)))
+		for _, r := range c.subs.Settle(c.now, k, c.View().outcome(k)) {
+			// A packet that is released without a route is dropped, and its sender repeats it a second later.
+			if id, asleep := c.View().asleep(r.Remote); asleep && r.Name == "" && !r.Refuse {
+				c.demand(k, id, func(denied bool) { c.emitLate(ToQueue, Refuse{Local: r.Local, Remote: r.Remote, Denied: denied}) })
+				continue
+			}
+			c.reply([]subscriptions.Reply{r})
+		}
 	}
 }
 
