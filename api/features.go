@@ -19,6 +19,7 @@ const (
 	FeatureDeadline      = "deadline"         // deadlines of one-shots
 	FeatureSchedule      = "schedule"         // schedules; the cluster has it, and reports it for its nodes
 	FeatureTurns         = "schedule_turns"   // instances of a schedule that take turns; as FeatureSchedule
+	FeatureMoveVolume    = "move_volume"      // moves with local volumes; the cluster has it, and reports it for nodes with FeatureVolumeCopy
 )
 
 // featureTexts are the names of features for people.
@@ -37,6 +38,8 @@ var featureTexts = map[string]string{
 	FeatureDeadline:                  "deadlines",
 	FeatureSchedule:                  "schedules",
 	FeatureTurns:                     "schedules with overlap: allow or parallelism",
+	FeatureMoveVolume:                "moves with local volumes",
+	FeatureVolumeCopy:                "copies of volumes",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -61,6 +64,9 @@ func (m Microservice) Features() []string {
 		if slices.ContainsFunc(checks, func(c *Check) bool { return len(c.Command) > 0 }) {
 			out = append(out, FeatureHealthCommand)
 		}
+	}
+	if m.MovesVolumes() {
+		out = append(out, FeatureMoveVolume)
 	}
 	if m.Scale != nil {
 		out = append(out, FeatureScale)

@@ -479,6 +479,7 @@ var fieldsAfterConstraints = []Field{
 	{Pointer: boundPath + "/convergence_time", Type: NumberField, Unit: "s", Max: MaxConvergence, Default: defaultConverg, Doc: convergenceDoc},
 
 	{Pointer: servicePath + "/sla_violation_strategy", Type: StringField, Status: Refused, Until: "use `rigidness` of a constraint: a violated instance moves", Doc: "The reaction to violations of the SLA."},
+	moveField(),
 	{
 		Pointer: servicePath + "/volumes", Type: ArrayField, Max: MaxVolumes,
 		Doc: "The volumes of each instance. Their sizes are reserved like `storage` and, for `tmpfs`, like `memory`. It runs only on nodes that support the types.", Rule: "no name twice; no path in another one; only with `virtualization: container`",

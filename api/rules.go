@@ -132,6 +132,7 @@ func serviceRule(c checker, at string, v *value) {
 	updateRule(c, at, v)
 	scaleRule(c, at, v)
 	jobRule(c, at, v)
+	moveRule(c, at, v)
 }
 
 var overlayFields = []string{"port", "bandwidth_in", "bandwidth_out", "addresses", "callers", "calls"}

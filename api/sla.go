@@ -71,6 +71,7 @@ type Microservice struct {
 	Stdin        bool           `json:"stdin,omitempty"`  // its input is open, for attach
 	TTY          bool           `json:"tty,omitempty"`    // it runs in a terminal
 	Volumes      []Volume       `json:"volumes,omitempty"`
+	Move         string         `json:"move,omitempty"`  // MoveVolume; empty: an instance stays with its local volumes
 	Scale        *Scale         `json:"scale,omitempty"` // nil: Replicas instances run
 }
 

@@ -216,6 +216,9 @@ func fixEnum(f *Field, s string) string {
 	if known := archNames[s]; known != "" && slices.Contains(f.Enum, known) {
 		return "did you mean " + known + "?"
 	}
+	if f.Name() == "move" && s != "" {
+		return "volume, or leave it out; the contents of an instance's memory cannot move to another node"
+	}
 	if known := didYouMean(s, f.Enum); known != "" {
 		return "did you mean " + known + "?"
 	}
