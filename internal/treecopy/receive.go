@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -43,35 +44,39 @@ func receive(ctx context.Context, w *frames.Writer, r *frames.Reader, o Options)
 	if err != nil {
 		return Sum{}, err
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
+	t := receiver{w: w, r: r, tally: newTally(), seen: map[[16]byte]bool{}, files: map[[16]byte]bool{}}
+	if t.root, err = os.OpenRoot(dir); err != nil {
 		return Sum{}, err
 	}
-	defer root.Close()
-	t := receiver{w: w, r: r, root: root, tally: newTally(), seen: map[[16]byte]bool{}, files: map[[16]byte]bool{}}
-	if err := t.tree(ctx); err != nil {
-		return Sum{}, err
-	}
+	err = t.tree(ctx)
 	stop := keepAlive(w)
 	defer stop()
-	if err := t.prune(func(k [16]byte) bool { return t.seen[k] }); err != nil {
-		return Sum{}, err
+	if err == nil {
+		err = t.complete()
 	}
-	for i := len(t.dirs) - 1; i >= 0; i-- {
-		at := time.Unix(0, t.dirs[i].MTime)
-		if err := root.Chtimes(string(t.dirs[i].Path), at, at); err != nil {
-			return Sum{}, err
+	if err = errors.Join(err, t.root.Close()); err == nil && o.Complete != nil {
+		err = o.Complete()
+	}
+	return t.tally.sum(t.got), err
+}
+
+// complete deletes what the source does not have, and writes everything to the disk.
+func (t *receiver) complete() error {
+	if err := t.prune(func(k [16]byte) bool { return t.seen[k] }); err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(t.dirs) {
+		at := time.Unix(0, d.MTime)
+		if err := t.root.Chtimes(string(d.Path), at, at); err != nil {
+			return err
 		}
 	}
-	d, err := root.Open(".")
+	d, err := t.root.Open(".")
 	if err != nil {
-		return Sum{}, err
+		return err
 	}
 	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return Sum{}, os.NewSyscallError("sync", err)
-	}
-	return t.tally.sum(t.got), nil
+	return os.NewSyscallError("sync", unix.Syncfs(int(d.Fd())))
 }
 
 func prepare(ctx context.Context, w *frames.Writer, o Options) (string, error) {

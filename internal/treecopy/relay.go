@@ -25,26 +25,33 @@ func Relay(ctx context.Context, source, target io.ReadWriteCloser, idle time.Dur
 	defer target.Close()
 
 	r := relay{timer: timer, idle: idle, progress: progress}
-	up := make(chan error, 1)
+	up, down := make(chan error, 1), make(chan error, 1)
 	go func() { up <- r.pass(target, source, &r.theirs, done) }()
-	down := make(chan error, 1)
 	go func() { down <- r.pass(source, target, &r.ours, end) }()
 	var err error
+	other := up
 	select {
 	case err = <-up:
-		if err != nil { // the source may know better
-			cancel(err)
+		other = down
+	case err = <-down:
+		if err == nil {
+			err, other = <-up, nil // after the source's last frame
+		}
+	}
+	if other != nil {
+		// A side that fails says why and closes its stream. Which one is seen first is a matter of chance.
+		if err != nil && !errors.Is(err, errTold) && !errors.Is(err, api.ErrInvalid) {
+			select {
+			case second := <-other:
+				if errors.Is(second, errTold) {
+					err = second
+				}
+				other <- nil
+			case <-time.After(reasonTime):
+			}
 		}
 		_, _ = source.Close(), target.Close()
-		<-down
-	case err = <-down:
-		if err != nil {
-			cancel(err)
-			_, _ = source.Close(), target.Close()
-			<-up
-		} else {
-			err = <-up // after the source's last frame
-		}
+		<-other
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -58,6 +65,9 @@ func Relay(ctx context.Context, source, target io.ReadWriteCloser, idle time.Dur
 	r.ours.Sent = r.sent
 	return r.ours, nil
 }
+
+// reasonTime is how long the reason of a failure may follow it.
+const reasonTime = time.Second
 
 type relay struct {
 	timer    *time.Timer

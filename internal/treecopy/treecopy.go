@@ -72,6 +72,8 @@ type Options struct {
 	Final bool
 	// Prepare returns the directory of the target. It may take long.
 	Prepare func(context.Context) (dir string, err error)
+	// Complete is called when the target's directory is what it should be, before the source knows. Nil: nothing is to be done.
+	Complete func() error
 }
 
 // Sum is the result of a copy. Both sides have the same Entries and Digest.
@@ -156,6 +158,9 @@ func readJSON(payload []byte, v any) error {
 	return nil
 }
 
+// Refuse tells the other side that there will be no copy. It returns err.
+func Refuse(conn io.Writer, err error) error { return fail(frames.NewWriter(conn), err) }
+
 // fail tells the other side an error.
 func fail(w *frames.Writer, err error) error {
 	p := *call.Problem(err)
@@ -165,9 +170,11 @@ func fail(w *frames.Writer, err error) error {
 	return err
 }
 
+var errTold = errors.New("the other side failed")
+
 // failure returns the error that the other side has told.
 func failure(payload []byte) error {
-	return fmt.Errorf("the other side failed: %w", call.ParseProblem("application/problem+json", 502, payload))
+	return fmt.Errorf("%w: %w", errTold, call.ParseProblem("application/problem+json", 502, payload))
 }
 
 func unexpected(k frames.Kind, payload []byte) error {

@@ -52,9 +52,10 @@ type Manager struct {
 
 // volume is a volume on disk. Only the holder of busy changes it and its record.
 type volume struct {
-	busy   sync.Mutex
-	dir    string
-	tenant api.Tenant // the topmost
+	busy    sync.Mutex
+	dir     string
+	tenant  api.Tenant // the topmost
+	sending *sending   // guarded by Manager.mu
 	record
 }
 
@@ -69,9 +70,10 @@ type record struct {
 	Instance api.InstanceID `json:"instance"`
 	Name     string         `json:"name"`
 	SizeMB   int64          `json:"size_mb"`
-	Epoch    api.Epoch      `json:"epoch"`          // of the last placement that had it
-	Held     bool           `json:"held"`           // a workload of this placement may have it
-	Used     api.Epoch      `json:"used,omitempty"` // the last placement of which a workload was started; 0: none
+	Epoch    api.Epoch      `json:"epoch"`           // of the last placement that had it
+	Held     bool           `json:"held"`            // a workload of this placement may have it
+	Used     api.Epoch      `json:"used,omitempty"`  // the last placement of which a workload was started; 0: none
+	Moved    api.Epoch      `json:"moved,omitempty"` // placements up to this one do not get it: it was sent to another node
 	Created  time.Time      `json:"created"`
 }
 
@@ -113,6 +115,9 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
 			continue
 		}
 		v, err := load(path)
+		if err == nil {
+			err = v.rename(m.dir)
+		}
 		if err != nil {
 			log.Warn("volume ignored", "path", path, "err", err)
 			continue
@@ -120,7 +125,7 @@ func Open(ctx context.Context, dir string, log *slog.Logger) (*Manager, error) {
 		if err := thawLeft(filepath.Join(path, mountDir)); err != nil {
 			log.Warn("volume not thawed after a snapshot that was interrupted", "volume", v.id(), "err", err)
 		}
-		m.volumes[e.Name()] = v
+		m.volumes[v.name()] = v
 	}
 	if err := m.try(ctx); err != nil {
 		log.Warn("volumes on disk are not supported on this machine", "err", err)
@@ -165,10 +170,20 @@ func load(dir string) (*volume, error) {
 		return nil, fmt.Errorf("decode %s: %w", recordFile, err)
 	}
 	v.tenant = v.Instance.Tenant().Top()
-	if want := v.name(); want != filepath.Base(dir) {
-		return nil, fmt.Errorf("its record is that of %s", want)
-	}
 	return v, nil
+}
+
+// rename completes a seal that was interrupted. It fails if there is another volume of that name.
+func (v *volume) rename(in string) error {
+	want := filepath.Join(in, v.name())
+	if want == v.dir {
+		return nil
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, v.dir, unix.AT_FDCWD, want, unix.RENAME_NOREPLACE); err != nil {
+		return &os.LinkError{Op: "rename", Old: v.dir, New: want, Err: err}
+	}
+	v.dir = want
+	return durable.SyncDir(in)
 }
 
 // name returns the name of the directory of the volume.
@@ -291,6 +306,8 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 		return "", fmt.Errorf("it belongs to %s: %w", v.Instance, api.ErrConflict)
 	case v.SizeMB != s.SizeMB:
 		return "", fmt.Errorf("its size is %d MiB, not %d MiB, and cannot change: %w", v.SizeMB, s.SizeMB, api.ErrConflict)
+	case k.Epoch <= v.Moved:
+		return "", fmt.Errorf("it has moved to another node: %w", api.ErrConflict)
 	case v.Held && v.Epoch != k.Epoch:
 		return "", fmt.Errorf("the placement %s still has it: %w", v.Epoch, api.ErrConflict)
 	}
@@ -375,7 +392,7 @@ func (m *Manager) create(ctx context.Context, v *volume, r record) (err error) {
 	if err := format(ctx, dir, r.SizeMB); err != nil {
 		return err
 	}
-	r.Held, r.Created = true, time.Now().UTC()
+	r.Held, r.Created = r.Type != incomingType, time.Now().UTC()
 	if err := durable.WriteJSON(dir, recordFile, r); err != nil {
 		return err
 	}
@@ -441,6 +458,7 @@ func (m *Manager) each(k wire.Key, fn func(*volume) error) (errs error) {
 // that do not outlive it: ephemeral ones, and those that no workload was started with.
 func (m *Manager) Release(k wire.Key) error {
 	err := m.each(k, func(v *volume) error {
+		m.endSending(v)
 		if err := detach(v.dir); err != nil {
 			return err
 		}
@@ -488,6 +506,7 @@ func (m *Manager) Delete(id api.VolumeID) error {
 	case v.Held:
 		return fmt.Errorf("delete volume %s: the placement %s still has it: %w", id, v.Epoch, api.ErrConflict)
 	}
+	m.endSending(v)
 	if err := detach(v.dir); err != nil {
 		return fmt.Errorf("delete volume %s: %w", id, err)
 	}
@@ -500,6 +519,7 @@ func (m *Manager) Delete(id api.VolumeID) error {
 // Sweep releases the volumes of placements that an earlier process prepared and of which the runtime
 // has no workload. keep are the placements of the runtime's workloads.
 func (m *Manager) Sweep(keep []wire.Key) {
+	m.expireIncoming(time.Now())
 	for _, r := range m.all() {
 		k := r.key()
 		m.mu.Lock()
