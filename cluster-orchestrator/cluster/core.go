@@ -266,6 +266,9 @@ func (c *Core) route() {
 	if ch.Values {
 		c.fx.Emit(placement.ToValues, c.place.Values())
 	}
+	if ch.Moves {
+		c.fx.Emit(placement.ToMoves, c.place.Tasks())
+	}
 }
 
 // metaCluster is the key of the cluster's own document; its kind is placement.KindMeta.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -96,6 +97,8 @@ type (
 	// NodeLeft removes a node that has deleted its workloads, keys and data because of an
 	// order or its provider. The caller has checked its certificate. It may be repeated.
 	NodeLeft struct{ Node api.NodeID }
+	// VolumesCopied is the result of an attempt at a task of a move.
+	VolumesCopied struct{ moves.Result }
 	// Accessed is a notice to the root that a user reached an instance through the cluster's own port.
 	Accessed struct{ Text string }
 	// LocalScale sets the number of instances of a service in this cluster, while the root is

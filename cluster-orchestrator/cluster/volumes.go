@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -84,6 +85,14 @@ func (in VolumeDeleted) apply(c *Core) error {
 	c.showVolume(in.ID)
 	return nil
 }
+
+func (in VolumesCopied) apply(c *Core) error {
+	c.place.MoveResult(in.Result)
+	return nil
+}
+
+// MoveTasks returns what is to be copied and deleted for moves with volumes.
+func (c *Core) MoveTasks() placement.Tasks { return c.place.Tasks() }
 
 // showVolume passes on where a volume is accessible.
 func (c *Core) showVolume(id api.VolumeID) {

@@ -56,7 +56,11 @@ func (n *node) candidate(out string, left account.Left) sched.Candidate {
 
 // withOwn adds to the features of a node those that the cluster provides on every node.
 func withOwn(features []string) []string {
-	for _, f := range []string{api.FeatureSchedule, api.FeatureTurns} {
+	own := []string{api.FeatureSchedule, api.FeatureTurns}
+	if slices.Contains(features, api.FeatureVolumeCopy) {
+		own = append(own, api.FeatureMoveVolume)
+	}
+	for _, f := range own {
 		if at, has := slices.BinarySearch(features, f); !has {
 			features = slices.Insert(slices.Clone(features), at, f)
 		}

@@ -19,6 +19,9 @@ func (m *Machine) Drain(id api.NodeID, force bool) {
 	if n.Silent {
 		return // its instances are being placed elsewhere already
 	}
+	for _, in := range n.assigned {
+		in.moveFailed = nil
+	}
 	m.evictAll(n)
 	if force {
 		m.stopAll(n, false)
@@ -40,10 +43,18 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 			r.Why = "the node is silent, so it is not known whether it runs"
 		case m.asks.Pending(in.id()):
 			r.Why = "waits for an answer of the scheduler " + m.cfg.Asks
+		case in.Move != nil:
+			r.Why = in.Move.Text()
+			if in.Move.Holds() {
+				r.Why += " (" + string(in.Move.To) + ")"
+			}
 		case in.Reserved != "":
 			r.Why = "waits until preempted instances have stopped on the node where capacity is reserved for it"
 		default:
 			req := m.request(in, string(n.Info.ID))
+			if in.movesVolumes() && n.volumes[in.id()].any(in.demand.volumes) {
+				req = m.moveRequest(in, n)
+			}
 			why := sched.Explain(m.rank(&req, in.seed()))
 			if r.Stuck = !slices.ContainsFunc(why.Causes, func(x api.Cause) bool { return x.Constraint == sched.Fits }); r.Stuck {
 				r.Why = "fits on no other node: " + summary(why)

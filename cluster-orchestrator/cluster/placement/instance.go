@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/account"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/runs"
 	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/lifecycle"
@@ -46,6 +47,9 @@ type Record struct {
 	Reserved   api.NodeID    `json:"reserved,omitempty"` // node where others are preempted for it
 	OldClaim   account.Claim `json:"before,omitzero"`    // what an earlier placement may still take on its node
 	Runs       *runs.Log     `json:"runs,omitempty"`     // of a scheduled instance
+	Move       *moves.Move   `json:"move,omitempty"`     // with its local volumes
+	OldCopies  []moves.Copy  `json:"copies,omitempty"`   // of its volumes, to be deleted
+	Moved      string        `json:"moved,omitempty"`    // how its placement moved there
 }
 
 type instance struct {
@@ -69,6 +73,8 @@ type instance struct {
 	volumes       bool             // a node reports local volumes of it
 	scaleFault    string           // why something that its service scales by is not known
 	listed        bool             // it counts in the digest of all observations
+	moveFailed    []string         // nodes to which its volumes could not be copied since the drain
+	shownMove     string           // its tasks that are in Machine.moving
 }
 
 // oldPlacement is a node that may still run an earlier placement. The placement's claim stays
@@ -120,6 +126,7 @@ func (in *instance) assignment() wire.Assignment {
 
 func (m *Machine) save(in *instance) {
 	m.noteChanged(in)
+	m.noteMove(in)
 	m.fx.Journal.Put(KindInstance, string(in.id()), in)
 }
 
@@ -161,7 +168,11 @@ func (m *Machine) Restore(data []byte) error {
 		m.bookReservation(in, n)
 	} else {
 		in.Reserved = ""
+		if in.Move.Holds() {
+			in.Move = nil
+		}
 	}
+	m.noteMove(in)
 	m.publish(in)
 	return nil
 }
@@ -235,6 +246,12 @@ func (in *instance) view() api.Observed {
 		o.Reason, o.Detail = api.ReasonViolated, in.Violated
 	}
 	o.Volumes, o.ScaleFault = in.volumes, in.scaleFault
+	switch running := in.State == api.Running && o.Detail == ""; {
+	case running && in.Move != nil:
+		o.Detail = in.Move.Text()
+	case running:
+		o.Detail = in.Moved
+	}
 	if in.HandedBack && in.Node == "" {
 		o.State = api.Requested
 	}
@@ -281,6 +298,8 @@ func (m *Machine) finish(in *instance) {
 	}
 	m.schedules.at.Clear(id)
 	m.noteTurn(in, true)
+	in.Move, in.OldCopies = nil, nil
+	m.noteMove(in)
 	delete(m.instances, id)
 	delete(m.aboveShare, id)
 	if m.relations.Remove(id) {

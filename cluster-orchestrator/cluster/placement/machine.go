@@ -79,6 +79,7 @@ type Machine struct {
 	instances map[api.InstanceID]*instance
 	volumes   map[api.InstanceID]map[api.NodeID]bool  // nodes that report local volumes of the instance
 	csi       map[api.InstanceID]map[string]csiVolume // CSI volumes of instances, by name
+	moving    map[api.InstanceID]bool                 // instances that have Tasks, or whose move is in another phase
 	relations *relations.Machine
 	counter   step.Counter // of generations
 	local     int          // number of instance numbers assigned by this cluster
@@ -126,6 +127,7 @@ type Changes struct {
 	Local     bool                    // a local instance number was assigned
 	Faults    []string                // of the external scheduler
 	Values    bool                    // the result of Machine.Values
+	Moves     bool                    // the result of Machine.Tasks
 }
 
 // Sums are the sums over all nodes that are not silent.
@@ -138,7 +140,7 @@ type Sums struct {
 func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
-		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, csi: map[api.InstanceID]map[string]csiVolume{}, relations: relations.New(cfg.Cluster),
+		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, csi: map[api.InstanceID]map[string]csiVolume{}, moving: map[api.InstanceID]bool{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), aboveShare: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		freedNodes: map[api.NodeID]bool{}, endedOld: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},
@@ -160,7 +162,7 @@ func (m *Machine) ClearChanges() {
 	clear(ch.Remeasure)
 	clear(ch.Shown)
 	clear(ch.Watch)
-	ch.Wanted, ch.Known, ch.Report, ch.Local, ch.Values = 0, 0, false, false, false
+	ch.Wanted, ch.Known, ch.Report, ch.Local, ch.Values, ch.Moves = 0, 0, false, false, false, false
 	ch.Removed, ch.Sums, ch.Faults = ch.Removed[:0], ch.Sums[:0], nil
 }
 

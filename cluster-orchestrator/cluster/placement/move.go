@@ -6,6 +6,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
 )
 
 // A move off a live node is make before break: the node keeps the old placement until the
@@ -60,6 +61,9 @@ func (m *Machine) endKeptIfReplaced(in *instance) {
 func (m *Machine) ListenDue(id api.InstanceID) {
 	if in := m.instances[id]; in != nil && in.State == api.Running {
 		m.endKeptPlacements(in)
+		if v := in.Move; v != nil && v.Phase == moves.Starting && in.Node == v.To {
+			m.endMove(in, true)
+		}
 	}
 }
 

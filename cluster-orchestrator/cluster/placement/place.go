@@ -27,6 +27,9 @@ func (m *Machine) tryPlace(in *instance) {
 		m.explain(in, api.ReasonNone, "waits until its earlier placement has ended", nil)
 		return
 	}
+	if m.continueMove(in) {
+		return
+	}
 	if in.GivenUp {
 		m.handBack(in, api.ReasonTooManyFails, in.Detail, nil)
 		return
@@ -70,6 +73,9 @@ func (m *Machine) tryPlace(in *instance) {
 		}
 		if ok {
 			m.decide(in, &req, api.NodeID(best.ID), in.lostReason)
+			return
+		}
+		if in.lostReason == api.ReasonDrained && m.beginMoveStopped(in) || m.returnToVolumes(in) {
 			return
 		}
 		if m.useExisting(in, &req) || m.awaitsNearby(in, &req) {
@@ -230,6 +236,10 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	if in.Runs != nil {
 		in.Runs.Started(m.fx.Wall) // saved with the node, before the node learns of it
 	}
+	if in.dropCopies(id); in.Move != nil && in.Move.To != id {
+		in.Move = nil
+	}
+	in.Moved = ""
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
@@ -325,7 +335,13 @@ func (m *Machine) evict(in *instance) {
 	if in.ended() || in.Leaving || in.Withdrawn {
 		return
 	}
+	if in.Move != nil || m.beginMove(in, api.ReasonDrained) {
+		return // one that is starting moves again when it is ready
+	}
 	req, best, ok := m.find(in, string(in.Node))
+	if n := m.nodes[in.Node]; !ok && in.movesVolumes() && n.volumes[in.id()].any(in.demand.volumes) {
+		req = m.moveRequest(in, n)
+	}
 	switch {
 	case ok && in.exclusive():
 		m.breakBeforeMake(in, api.ReasonDrained)

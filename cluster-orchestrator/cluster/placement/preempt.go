@@ -24,7 +24,7 @@ const maxEvictions = 500
 func (m *Machine) tryPreempt(in *instance, req *sched.Request, nodes ...api.NodeID) bool {
 	n := m.nodes[in.Node]
 	runs := n != nil && !n.Silent
-	if runs && in.exclusive() {
+	if in.Move != nil || runs && (in.exclusive() || in.movesVolumes()) {
 		return false
 	}
 	if in.Reserved == "" {
@@ -231,6 +231,7 @@ func (m *Machine) unreserve(in *instance) {
 	}
 	n := m.nodes[in.Reserved]
 	in.Reserved = ""
+	m.giveUpMove(in)
 	m.save(in)
 	m.relations.Unexpect(in.id())
 	if n == nil {
@@ -252,6 +253,7 @@ func (m *Machine) useReservations(n *node) {
 		in := n.reserved[id]
 		switch {
 		case in == nil: // an earlier iteration removed the reservation
+		case in.Move != nil: // it is for the end of the move
 		case m.otherwiseUnfit(in, n):
 			m.preemptFail[id] = true
 			m.unreserve(in)

@@ -185,7 +185,14 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.awaitsEnd() {
+	if m.asks.Pending(in.id()) || in.awaitsEnd() || in.Move != nil {
+		return
+	}
+	if in.Moving && in.Node != "" && in.movesVolumes() {
+		m.beginMove(in, api.ReasonDrained)
+		return
+	}
+	if in.lostReason == api.ReasonDrained && m.beginMoveStopped(in) {
 		return
 	}
 	if lost := m.nodes[in.Node]; in.hasKept() && (lost == nil || lost.Silent) && m.returnToKept(in) {

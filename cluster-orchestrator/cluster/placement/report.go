@@ -317,6 +317,7 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	if o.State == api.Running || ended {
 		m.endKeptIfReplaced(in)
 	}
+	m.observeMove(in)
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {

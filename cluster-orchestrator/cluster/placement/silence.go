@@ -24,6 +24,7 @@ func (m *Machine) nodeReturned(n *node, r membership.Return) {
 	if r.Silent && n.Draining {
 		m.evictAll(n)
 	}
+	m.retryReturned(n)
 }
 
 // reclaim keeps the instances of a returning node that were not placed elsewhere meanwhile,
@@ -184,6 +185,9 @@ func (m *Machine) placeLost(in *instance) {
 	if in.Node == "" {
 		m.tryPlace(in)
 		return
+	}
+	if in.Move.Holds() {
+		m.unreserve(in)
 	}
 	req, best, ok := m.find(in, string(in.Node))
 	if ok {

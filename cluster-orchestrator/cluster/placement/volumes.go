@@ -109,6 +109,9 @@ func (m *Machine) countVolumes(id api.InstanceID, n *node) {
 	if m.volumes[id] == nil {
 		m.volumes[id] = map[api.NodeID]bool{}
 	}
+	if in := m.instances[id]; !m.volumes[id][n.Info.ID] && in != nil && in.Moving && in.movesVolumes() {
+		m.endedOld[id] = true // it can move now
+	}
 	m.volumes[id][n.Info.ID] = true
 	m.showVolumes(id)
 }
@@ -160,6 +163,9 @@ func (n *node) withoutVolumes(id api.InstanceID, k account.Claim) account.Claim 
 func (m *Machine) volumeNode(p requestInput) api.NodeID {
 	if p.node != "" {
 		return p.node
+	}
+	if in := m.instances[p.id]; in != nil && in.Move != nil && !in.Move.Holds() && m.nodes[in.Move.To] != nil {
+		return in.Move.To
 	}
 	best := m.newestVolumes(p.id, p.demand.volumes)
 	if in := m.instances[p.id]; best == "" && in != nil && m.nodes[in.VolumeNode] != nil {
@@ -215,10 +221,13 @@ func (m *Machine) loseVolumes(n *node) (waited []*instance) {
 	}
 	for _, id := range step.Keys(m.instances) {
 		in := m.instances[id]
-		if in.VolumeNode != n.Info.ID {
+		copies := len(in.OldCopies)
+		if in.dropCopies(n.Info.ID); in.VolumeNode != n.Info.ID && len(in.OldCopies) == copies {
 			continue
 		}
-		in.VolumeNode = ""
+		if in.VolumeNode == n.Info.ID {
+			in.VolumeNode = ""
+		}
 		m.save(in)
 	}
 	for _, id := range m.waiting.List() {
