@@ -220,6 +220,8 @@ func (c *Core) expire() {
 			c.retryMeasured(latency.Result{Changed: c.latency.ExpirePairs()})
 		case effects.Accept:
 			c.unaccepted(k.Instance)
+		case effects.Move:
+			c.place.MoveDue(k.Instance)
 		case effects.Scale: // see autoscale
 		}
 		c.route()

@@ -270,6 +270,10 @@ func TestFailedCopiesTryAnotherNode(t *testing.T) {
 	w.fault(last, 5)
 	w.beat()
 	w.expect(0, api.Running, from)
+	w.pass(2 * time.Minute)
+	if rec := w.record(web.Instance(0)); rec.Move == nil || rec.Move.Phase != moves.Copying || rec.Epoch <= last.Epoch {
+		t.Errorf("record: got %+v, want another move from the new placement", rec)
+	}
 }
 
 // TestWithoutMoveItWaitsForItsNode also checks that nodes of an earlier release are no targets.

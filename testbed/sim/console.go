@@ -24,7 +24,7 @@ node C/N [CPU/MEM]           one more node
 apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, indented lines
                              keys: replicas vcpus memory exclusive one_shot attempts stop (on_disconnect) grace image clusters node
                              parallelism surge canaries healthy deadline (of its update, s) norollback
-                             priority gpus volume (NAME:MIB of disk, local) label near (SERVICE:MS of round trip) rigidness (of label and near, s)
+                             priority gpus volume (NAME:MIB of disk, local) move label near (SERVICE:MS of round trip) rigidness (of label and near, s)
                              startup readiness liveness (INTERVAL:FAILURES of a check)
 set C/N KEY=VALUE...         what a node is from now on: gpus=N, storage=MIB, put=MS in the latency space, release=old|new, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again

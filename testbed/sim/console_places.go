@@ -43,6 +43,8 @@ func asked(m *api.Microservice, name, value string) (err error) {
 		v.Name = name
 		v.SizeMB, err = strconv.ParseInt(size, 10, 64)
 		m.Volumes = append(m.Volumes, v)
+	case "move":
+		m.Move = value
 	case "label":
 		m.Constraints = append(m.Constraints, api.Constraint{Type: api.ConstrainLabels, Labels: []string{value}})
 	case "near":

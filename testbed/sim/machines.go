@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/internal/bus/redial"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -42,6 +43,7 @@ type ClusterMachine struct {
 	sent     wire.Desired                       // by the root, last: generation and digest
 	reported wire.Report                        // last
 	gone     bool                               // its operator removed it for good
+	tasks    placement.Tasks                    // of its adapter for moves
 
 	restarted moment // by chaos.restart, last
 
@@ -73,6 +75,9 @@ type NodeMachine struct {
 	checks  *fakeChecks
 	net     *NetMachine // nil if its workloads have no network
 	volumes map[api.VolumeID]api.NodeVolume
+
+	data     map[api.VolumeID]data // of volumes
+	incoming map[api.VolumeID]incoming
 
 	sent   wire.Desired // by the cluster, last
 	alive  wire.Alive   // sent last
@@ -227,7 +232,9 @@ func (m *ClusterMachine) start() {
 		return
 	}
 	m.w.note(m.name, "starts")
+	m.tasks = nil
 	m.proc.start(m.core, cluster.Start{})
+	m.setTasks(m.core.MoveTasks())
 	m.link.changed()
 	m.link.dial(m.w.between(10*time.Millisecond, time.Second))
 }
@@ -264,6 +271,10 @@ func (m *ClusterMachine) send(e wire.Envelope) {
 	if e.To == wire.ToRoot {
 		m.w.traffic(e.Msg)
 		e.Msg.(wire.ClusterToRoot).DeliverToRoot(m)
+		return
+	}
+	if all, ok := e.Msg.(placement.Tasks); ok && e.To == placement.ToMoves {
+		m.setTasks(all)
 		return
 	}
 	if e.To == netbook.ToRelay {
@@ -365,8 +376,9 @@ func (m *ClusterMachine) linked(up bool) {
 func (m *ClusterMachine) addNode(id api.NodeID, info api.NodeInfo) *NodeMachine {
 	info.ID = id
 	n := &NodeMachine{w: m.w, name: m.name + "/" + string(id), id: id, info: info, asJoined: info, cluster: m, clock: m.w.newClock()}
-	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureScale, api.FeatureRequests, api.FeatureStorage, api.FeatureOfVolume(api.VolumeLocal)}
+	n.info.Features = []string{api.FeatureDeadline, api.FeatureHealth, api.FeatureScale, api.FeatureRequests, api.FeatureStorage, api.FeatureVolumeCopy, api.FeatureOfVolume(api.VolumeLocal)}
 	n.runtime, n.checks, n.volumes = newRuntime(n), newChecks(n), map[api.VolumeID]api.NodeVolume{}
+	n.data, n.incoming = map[api.VolumeID]data{}, map[api.VolumeID]incoming{}
 	if m.w.Network {
 		n.addNet()
 		n.info.Network = api.NetworkOverlay

@@ -192,6 +192,9 @@ func (r *FakeRuntime) create(o wire.CreateWorkload) {
 		case r.w.registryDown:
 			r.fail(o.Key, o.Attempt, api.ReasonRegistryDown, "the registry cannot be reached")
 			return
+		case r.machine.refuses(o.Instance, o.Epoch, o.Spec):
+			r.fail(o.Key, o.Attempt, api.ReasonVolume, "its volume has moved to another node")
+			return
 		}
 		v := r.find(o.Key)
 		switch {
@@ -283,6 +286,7 @@ func (r *FakeRuntime) begin(v *workload) {
 
 // exit ends the process and reports it.
 func (r *FakeRuntime) exit(v *workload, code int) {
+	r.machine.write(v)
 	v.phase, v.exit = wire.WorkloadExited, code
 	v.run++
 	r.w.ended(r.machine, v)

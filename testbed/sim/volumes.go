@@ -15,7 +15,9 @@ func (m *NodeMachine) useVolumes(v *workload) {
 	for _, s := range v.spec.LocalVolumes() {
 		id := v.Instance.Volume(s.Name)
 		have, ok := m.volumes[id]
-		if !ok {
+		if ok {
+			m.w.checkContent(m, v, id)
+		} else {
 			m.w.checkVolume(m, id, v.Epoch)
 		}
 		if have.Epoch != v.Epoch {
@@ -23,6 +25,7 @@ func (m *NodeMachine) useVolumes(v *workload) {
 			changed = true
 		}
 	}
+	m.write(v)
 	if changed {
 		m.proc.give(node.Volumes{Volumes: m.hasVolumes()})
 	}

@@ -13,6 +13,9 @@ func (p *person) wishes(m *api.Microservice) {
 	m.Priority = p.priority(m.Name)
 	if p.keepsData(m.Name) {
 		m.Volumes = []api.Volume{{Name: "data", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 64}}
+		if p.movesData(m.Name) {
+			m.Move = api.MoveVolume
+		}
 	}
 	pick := func(n int) bool { return w.chance.IntN(n) == 0 }
 	if pick(4) {
@@ -109,6 +112,12 @@ func (p *person) urgency(service string) int {
 func (p *person) keepsData(service string) bool {
 	h := sha256.Sum256([]byte(fmt.Sprintf("%s %s", p.app(), service)))
 	return service != firstService && h[1]%6 == 0
+}
+
+// movesData reports whether a service with a local volume moves with it.
+func (p *person) movesData(service string) bool {
+	h := sha256.Sum256([]byte(fmt.Sprintf("%s %s", p.app(), service)))
+	return h[2]%3 > 0
 }
 
 // priority of a service never changes, so that preemptions can be checked later.

@@ -84,6 +84,7 @@ type World struct {
 	ill map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
 
 	running   map[api.InstanceID][]*running
+	writes    uint64                       // to volumes
 	runs      map[scheduled]bool           // that have ended
 	takers    map[scheduled]api.InstanceID // that have begun, with their instances
 	epochs    map[api.InstanceID]api.Epoch // newest that the root has shown

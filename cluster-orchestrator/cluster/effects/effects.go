@@ -55,6 +55,7 @@ const (
 	Accept               // check whether the node accepted the placement
 	Scale                // decide the numbers of instances
 	Run                  // runs of schedules are due
+	Move                 // try again the nodes to which an instance's volumes could not be copied
 )
 
 func (s *Sink) Begin(now time.Time) {

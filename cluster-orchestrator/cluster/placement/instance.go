@@ -293,7 +293,7 @@ func (m *Machine) finish(in *instance) {
 	m.changes.Watch[id] = false
 	m.cancelQuestion(in)
 	m.unreserve(in)
-	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept} {
+	for _, k := range []effects.Kind{effects.Search, effects.Listen, effects.Accept, effects.Move} {
 		m.fx.Timers.Clear(effects.Key{Kind: k, Instance: id})
 	}
 	m.schedules.at.Clear(id)

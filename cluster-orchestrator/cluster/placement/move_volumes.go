@@ -2,6 +2,7 @@ package placement
 
 import (
 	"slices"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/effects"
@@ -188,8 +189,24 @@ func (m *Machine) MoveResult(r moves.Result) {
 		m.changed(in)
 	case moves.GiveUp:
 		in.moveFailed = append(in.moveFailed, string(in.Move.To))
+		m.fx.Timers.Set(effects.Key{Kind: effects.Move, Instance: in.id()}, m.fx.Now.Add(moveAgain))
 		m.unreserve(in)
 		m.tryPlace(in)
+	}
+}
+
+// moveAgain is how long after a failed last pass the target is tried again, with a first pass.
+const moveAgain = time.Minute
+
+// MoveDue lets an instance move to nodes to which its volumes could not be copied.
+func (m *Machine) MoveDue(id api.InstanceID) {
+	in := m.instances[id]
+	if in == nil {
+		return
+	}
+	in.moveFailed = nil
+	if in.Moving && !in.awaitsEnd() {
+		m.beginMove(in, api.ReasonDrained)
 	}
 }
 
