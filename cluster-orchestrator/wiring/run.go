@@ -20,9 +20,11 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/csi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/mover"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/promquery"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
@@ -79,6 +81,7 @@ type orchestrator struct {
 	sched      *client.Asker
 	relay      *relay.Relay // nil: none is configured
 	values     *values.Values
+	mover      *mover.Mover
 	prometheus *promquery.Evaluator // nil: no server is configured
 	csi        *csi.Controller      // nil: no drivers are configured
 	drivers    map[string]*csidriver.Driver
@@ -215,6 +218,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		members: members, tokens: tokens, disconnect: func(api.NodeID) {},
 		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
 	}
+	o.mover = mover.New(mover.Options{Nodes: o.nodes, Log: o.log, Deliver: func(ctx context.Context, r moves.Result) error {
+		return deliver(ctx, cluster.VolumesCopied{Result: r})
+	}})
 	if o.broker != nil {
 		o.nodes.disconnect = o.broker.Disconnect
 	}
@@ -323,6 +329,10 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			if all, ok := e.Msg.(autoscale.Queries); ok && o.prometheus != nil {
 				o.prometheus.Set(all)
 			}
+		case placement.ToMoves:
+			if all, ok := e.Msg.(placement.Tasks); ok {
+				o.mover.Set(all)
+			}
 		case wire.ToScheduler:
 			if q, ok := e.Msg.(sched.Ask); ok {
 				o.sched.Send(q)
@@ -384,7 +394,10 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 	if err := o.loop.Do(ctx, cluster.Start{}, nil); err != nil {
 		return err
 	}
-	if err := o.loop.Read(ctx, func() { o.values.Need(o.core.Values()) }); err != nil {
+	if err := o.loop.Read(ctx, func() {
+		o.values.Need(o.core.Values())
+		o.mover.Set(o.core.MoveTasks())
+	}); err != nil {
 		return err
 	}
 	if err := expel(ctx, o.core, o.loop, o.nodes); err != nil {
@@ -403,6 +416,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		daemon.Part{Name: "nodes", Run: o.nodes.link.Run},
 		daemon.Part{Name: "root", Run: o.root.Run},
 		daemon.Part{Name: "values", Run: o.values.Run},
+		daemon.Part{Name: "moves", Run: o.mover.Run},
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "oakestra", Run: o.serveOakestra(dir)},

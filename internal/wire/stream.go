@@ -26,6 +26,7 @@ type StreamRequest struct {
 	Body     []byte         `json:"body,omitempty"`
 	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"; of kind "attach" with input or terminal, without Args
 	Lines    *LogLines      `json:"lines,omitempty"` // of kind "loglines"
+	Copy     *VolumeCopy    `json:"copy,omitempty"`  // of kinds StreamSendVolume and StreamReceiveVolume
 	// For identifies the tenant and, by a digest, the user of the stream, for fair shares at
 	// lower tiers. It is not a credential. Empty: unknown.
 	For string `json:"for,omitempty"`
@@ -42,10 +43,30 @@ type LogLines struct {
 	Previous   bool          `json:"previous,omitempty"` // of the attempt before
 }
 
+// The kinds of streams for moves of volumes, between cluster and node only. Path is the id of the volume, Instance and Epoch are
+// the placement that had it at the source. The bytes are those of package treecopy.
+const (
+	StreamSendVolume    = "sendvolume"
+	StreamReceiveVolume = "receivevolume"
+	StreamDiscardVolume = "discardvolume" // deletes what a move has left
+)
+
+// VolumeCopy is what is to be copied.
+type VolumeCopy struct {
+	SizeMB   int64  `json:"size_mb,omitempty"` // of the volume; for the target
+	Final    bool   `json:"final,omitempty"`   // no placement has the volume, and the target gets it
+	Code     string `json:"code,omitempty"`    // the image of the service, which the target can fetch in advance
+	Platform string `json:"platform,omitempty"`
+}
+
 // Duplex reports whether the stream carries bytes in both directions: a yamux session for portforward,
 // otherwise frames (package frames).
 func (r StreamRequest) Duplex() bool {
-	return r.Kind == "exec" || r.Kind == "attach" || r.Kind == "portforward" || r.OfVolume()
+	switch r.Kind {
+	case "exec", "attach", "portforward", StreamSendVolume, StreamReceiveVolume:
+		return true
+	}
+	return r.OfVolume()
 }
 
 // OfVolume reports whether the stream copies a volume: out of it for snapshot, into it for restore.

@@ -37,14 +37,16 @@ type Options struct {
 	Logs    func(ctx context.Context, k wire.Key, tail int, follow bool) (io.ReadCloser, error)
 	// LogLines is Logs for a request with LogLines; nil: the runtime keeps no times of lines.
 	LogLines func(context.Context, wire.StreamRequest) (io.ReadCloser, error)
-	Access   func(context.Context, wire.StreamRequest) (streams.Serve, error) // nil: the node gives no access to workloads
+	Access   func(context.Context, wire.StreamRequest) (streams.Serve, error) // serves the kinds that are Duplex; nil: the node gives no access to workloads
 	Probe    func(context.Context, wire.ProbeOrder) wire.Probed               // nil: the node does not probe
 	// DeleteVolume deletes a local volume, and succeeds if there is none; nil: the node has no volumes.
 	DeleteVolume func(context.Context, api.VolumeID) error
-	Net          Net          // nil: the node has no netmanager
+	// DiscardVolume deletes what a move has left of a volume, and succeeds if there is nothing; nil: as DeleteVolume.
+	DiscardVolume func(context.Context, wire.StreamRequest) error
+	Net           Net // nil: the node has no netmanager
 	// Metrics returns the engine's metrics, as text of Prometheus.
 	Metrics func(context.Context) (io.ReadCloser, error)
-	Log          *slog.Logger // default slog.Default
+	Log     *slog.Logger // default slog.Default
 }
 
 // Net is the node's netmanager. Routes and Link must not block.

@@ -98,6 +98,8 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 		return nil, fmt.Errorf("this node has no overlay network: %w", api.ErrUnavailable)
 	case req.Kind == "volume" && req.Method == http.MethodDelete:
 		return http.NoBody, l.deleteVolume(ctx, req.Path)
+	case req.Kind == wire.StreamDiscardVolume && l.opt.DiscardVolume != nil:
+		return http.NoBody, l.opt.DiscardVolume(ctx, req)
 	}
 	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, metrics, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
 }

@@ -63,6 +63,9 @@ func (d *Driver) addVolumes(info *api.NodeInfo, has runtime.Info) {
 		}
 		for _, t := range d.opt.Volumes.Types() {
 			info.Features = append(info.Features, api.FeatureOfVolume(t))
+			if t == api.VolumeLocal {
+				info.Features = append(info.Features, api.FeatureVolumeCopy)
+			}
 		}
 	}
 	if d.opt.CSI != nil {

@@ -182,7 +182,8 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		DeleteVolume: e.deleteVolume,
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
-		Access: access.New(reach).Open, Metrics: e.openMetrics,
+		Access: e.volumeStreams(rt, access.New(reach).Open), Metrics: e.openMetrics,
+		DiscardVolume: e.discardVolume,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
 		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
@@ -261,7 +262,7 @@ func (e *engine) deleteVolume(ctx context.Context, id api.VolumeID) error {
 		return err
 	}
 	e.log.Info("volume deleted", "volume", id)
-	return e.loop.Do(ctx, node.Volumes{Volumes: e.volumes.List()}, nil)
+	return e.reportVolumes(ctx)
 }
 
 // Join makes the machine a node of the token's cluster, if it is not one yet, and returns the
