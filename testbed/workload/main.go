@@ -30,11 +30,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -75,6 +77,7 @@ var modes = map[string]func(args []string) (code int, err error){
 	"open":        openFiles,
 	"write":       writeFile,
 	"journal":     journal,
+	"writer":      writer,
 	"env":         printEnv,
 	"cat":         cat,
 	"echo":        echo,
@@ -502,6 +505,50 @@ func journal(args []string) (int, error) {
 	}
 	fmt.Print(string(text))
 	return sleep(nil)
+}
+
+// writer writes numbered lines to the file log of a directory, and the same numbers to the beginning of the file page, each
+// synced, until SIGTERM; it goes on for a while after that, and ends the log with a line "end". It begins with a
+// file of 24 MiB, and continues after the lines that exist.
+func writer(args []string) (int, error) {
+	if len(args) != 1 {
+		return 2, errors.New("want DIR")
+	}
+	bulk := filepath.Join(args[0], "bulk")
+	if _, err := os.Stat(bulk); err != nil {
+		noise := make([]byte, 24<<20)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+		if err := os.WriteFile(bulk, noise, 0o600); err != nil {
+			return 1, err
+		}
+	}
+	text, _ := os.ReadFile(filepath.Join(args[0], "log"))
+	f, err := os.OpenFile(filepath.Join(args[0], "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return 1, err
+	}
+	page, err := os.OpenFile(filepath.Join(args[0], "page"), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 1, err
+	}
+	ending, last := term(), (<-chan time.Time)(nil)
+	for n := strings.Count(string(text), "\n") + 1; ; n++ {
+		_, err := fmt.Fprintln(f, n)
+		if err == nil {
+			_, err = page.WriteAt(fmt.Appendf(nil, "%08d", n), 0)
+		}
+		if err = errors.Join(err, f.Sync(), page.Sync()); err != nil {
+			return 1, err
+		}
+		select {
+		case <-ending:
+			last = time.After(300 * time.Millisecond)
+		case <-last:
+			_, err := fmt.Fprintln(f, "end")
+			return 0, errors.Join(err, f.Sync())
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
 }
 
 func term() <-chan os.Signal {
