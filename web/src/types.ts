@@ -408,6 +408,7 @@ export interface Microservice {
   microserviceID?: string;
   microservice_name: string;
   microservice_namespace: string;
+  move?: string;
   network?: string;
   on_disconnect?: string;
   one_shot?: boolean;
