@@ -118,8 +118,12 @@ func (a *API) openAccess(ctx context.Context, p rights.Principal, r wire.StreamR
 	if err := rights.Allowed(p, rights.AppsExec, r.Instance.Tenant()); err != nil {
 		return nil, err
 	}
-	if r.OfVolume() {
+	switch r.Kind {
+	case "snapshot", "restore":
 		return a.openVolume(ctx, r)
+	case "exec", "attach", "portforward":
+	default: // those of moves are between the cluster and its nodes only
+		return nil, fmt.Errorf("access of kind %.32q: want exec, attach, portforward, snapshot or restore: %w", r.Kind, api.ErrInvalid)
 	}
 	if r.Kind == "exec" {
 		if r.Exec == nil {

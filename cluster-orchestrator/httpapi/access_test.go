@@ -196,3 +196,17 @@ func TestAccessForTheRoot(t *testing.T) {
 		t.Error("the node's end is open after the revocation")
 	}
 }
+
+// TestMovesAreNotForTheRoot: only the cluster itself asks its nodes to send or take volumes.
+func TestMovesAreNotForTheRoot(t *testing.T) {
+	r, _ := accessible(t)
+	for _, kind := range []string{wire.StreamSendVolume, wire.StreamReceiveVolume, wire.StreamDiscardVolume, "volume", ""} {
+		q := wire.StreamRequest{Kind: kind, Instance: followed, Epoch: 1, Path: string(followed.Volume("data")), Copy: &wire.VolumeCopy{SizeMB: 64, Final: true}}
+		q.Token = "alice for " + q.CallObject()
+		node, _ := net.Pipe()
+		r.both = node
+		if _, err := r.web.AccessFromRoot(t.Context(), q); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("kind %q: got %v, want ErrInvalid", kind, err)
+		}
+	}
+}
