@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"strings"
@@ -137,6 +138,34 @@ func TestIdOfAVolume(t *testing.T) {
 	for _, bad := range []string{"", ":", "acme/shop.prod.db.v1#2", "acme/shop.prod.db.v1#2:", "acme/shop.prod.db.v1#2:../x", "acme/shop.prod.db.v1#2:a/b", "acme/shop.prod.db.v1:data", "/shop.prod.db.v1#2:data"} {
 		if got, err := api.ParseVolumeID(bad); err == nil {
 			t.Errorf("ParseVolumeID(%q): got %q, want an error", bad, got)
+		}
+	}
+}
+
+func TestMove(t *testing.T) {
+	const local = `"volumes":[{"name":"data","type":"local","mount_path":"/data","size":64}]`
+	sla, err := api.ParseSLA([]byte(placed(local + `,"move":"volume"`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := sla.Applications[0].Services[0]
+	if !m.MovesVolumes() || !slices.Contains(m.Features(), api.FeatureMoveVolume) {
+		t.Errorf("got %+v with features %v, want that it moves", m, m.Features())
+	}
+	if m := volumesOf(t, `[{"name":"data","type":"local","mount_path":"/data","size":64}]`); m.MovesVolumes() || slices.Contains(m.Features(), api.FeatureMoveVolume) {
+		t.Error("a service without move moves")
+	}
+	for _, c := range []struct{ members, fix string }{
+		{local + `,"move":"memory"`, "memory cannot move"},
+		{local + `,"move":"volumes"`, "volume"},
+		{`"move":"volume"`, "add a volume of type local"},
+		{`"volumes":[{"name":"data","type":"tmpfs","mount_path":"/data","size":64}],"move":"volume"`, "add a volume of type local"},
+		{`"volumes":[{"name":"data","type":"local","mount_path":"/data","size":64},{"name":"more","csi_driver":"csi.example.org","mount_path":"/more","size":64}],"move":"volume"`, "volumes/1"},
+	} {
+		_, err := api.ParseSLA([]byte(placed(c.members)))
+		var invalid *api.Faults
+		if !errors.As(err, &invalid) || len(invalid.Faults) != 1 || !strings.HasSuffix(invalid.Faults[0].Pointer, "/move") || !strings.Contains(invalid.Faults[0].Fix, c.fix) {
+			t.Errorf("%s: got %v, want one fault of move with the fix %q", c.members, err, c.fix)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func TestVolumesAreReportedBeforeTheWorkloadStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := startWithVolumes(t)
 		info := (<-f.inputs).(node.Info).Info
-		if want := []string{"a", api.FeatureStorage, "volume_ephemeral", "volume_local", "volume_tmpfs", "z"}; !slices.Equal(info.Features, want) {
+		if want := []string{"a", api.FeatureStorage, api.FeatureVolumeCopy, "volume_ephemeral", "volume_local", "volume_tmpfs", "z"}; !slices.Equal(info.Features, want) {
 			t.Errorf("features: got %v, want %v", info.Features, want)
 		}
 		f.Order(wire.CreateWorkload{Key: k1, Spec: withVolume})
