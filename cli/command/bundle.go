@@ -96,10 +96,13 @@ func (c *cli) bundle(ctx context.Context, a *client.Client, to io.Writer) (missi
 	for _, i := range instances[:min(len(instances), bundleInstances)] {
 		name := strings.NewReplacer("/", "~", "#", "~").Replace(string(i.ID))
 		why, err := a.Why(ctx, i.ID)
+		if errors.Is(err, api.ErrNotFound) {
+			continue // it was deleted meanwhile
+		}
 		b.add("why/"+name+".json", why, err)
 		text, err := lastLines(ctx, a, i.ID)
-		if errors.Is(err, api.ErrConflict) || errors.Is(err, api.ErrForbidden) {
-			continue // it has not started, or the user may not read its logs
+		if errors.Is(err, api.ErrConflict) || errors.Is(err, api.ErrForbidden) || errors.Is(err, api.ErrNotFound) {
+			continue // it has not started or is gone, or the user may not read its logs
 		}
 		b.add("logs/"+name+".txt", text, err)
 	}
