@@ -18,6 +18,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -39,6 +40,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
 )
 
 // Owner runs functions on the goroutine that owns the core (package loop).
@@ -73,7 +75,10 @@ type Options struct {
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store
 
-	Observe  rest.Observe     // of requests; nil: none
+	Observe rest.Observe // of requests; nil: none
+	// WebhookNetworks are the networks besides public addresses to which webhooks may send.
+	WebhookNetworks []netip.Prefix
+
 	FeedSize int              // changes kept for watchers; default 10,000
 	Rate     float64          // requests per second of one principal; default 100, with bursts of 400
 	Now      func() time.Time // default time.Now
@@ -94,6 +99,7 @@ type API struct {
 	decoded  *fairshare.Pool // bounds the objects in clusters' answers
 	answers  *answers
 	routes   []Route
+	webhooks *webhooks.Hooks
 	grants   grant.Set[account.Authenticated] // of the current requests
 
 	// tenants is held while a tenant is deleted, and shared while applications of a tenant that was
@@ -152,6 +158,10 @@ func New(o Options) (*API, error) {
 	a.registerValues()
 	a.registerTokens()
 	a.registerEvents()
+	if err := a.openWebhooks(); err != nil {
+		return nil, err
+	}
+	a.registerWebhooks()
 	a.registerChanges()
 	a.router.Get("/v1/docs", a.docs)
 	return a, nil

@@ -8,7 +8,12 @@ import (
 )
 
 // Changed publishes changes to watchers. It runs on the core's owner and does not block.
-func (a *API) Changed(changes ...api.Change) { a.feed.Add(a.completed(changes)...) }
+func (a *API) Changed(changes ...api.Change) {
+	a.feed.Add(a.completed(changes)...)
+	if slices.ContainsFunc(changes, func(c api.Change) bool { return c.Kind == "event" }) {
+		a.webhooks.Wake()
+	}
+}
 
 // completed adds what the core's changes lack: the tenants of clusters and their events, and each
 // service and application whose counts may have changed, once per call.

@@ -40,6 +40,8 @@ type Config struct {
 
 	Network NetworkConfig `yaml:"network"`
 
+	WebhookNetworks []string `yaml:"webhook_networks" usage:"networks besides public addresses to which webhooks may send events, also without TLS, for example 10.1.0.0/16"`
+
 	OakestraCompat     bool   `yaml:"oakestra_compat" usage:"serve Oakestra's API under /api too, for its CLI and for scripts"`
 	OakestraListen     string `yaml:"oakestra_listen" usage:"with oakestra_compat: address at which /api is also served over plain HTTP, which the oak CLI requires, for example 127.0.0.1:10000. Everyone on the way can read passwords and tokens. Empty: none"`
 	OakestraDoubleJSON bool   `yaml:"oakestra_double_json" usage:"with oakestra_compat: encode as text the JSON that Oakestra's root encodes twice. Published scripts of experiments need it, the oak CLI does not"`
@@ -124,6 +126,9 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
+	if _, err := daemon.Networks("webhook_networks", c.WebhookNetworks); err != nil {
+		return err
+	}
 	if c.Dead < 0 {
 		return daemon.Invalid("dead", "%s, must not be negative", c.Dead)
 	}
@@ -139,6 +144,11 @@ func (c Config) Validate() error {
 		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
 	}
 	return nil
+}
+
+func (c Config) webhookNetworks() []netip.Prefix {
+	nets, _ := daemon.Networks("webhook_networks", c.WebhookNetworks) // validated
+	return nets
 }
 
 func (c Config) core(out *client.Scheduler) root.Config {

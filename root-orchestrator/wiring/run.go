@@ -109,7 +109,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	})
 	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg),
+		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(),
 	})
 	if err != nil {
 		return err
@@ -154,6 +154,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
+		daemon.Part{Name: "webhooks", Run: web.RunWebhooks},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, func(ctx context.Context) {
 			err := errors.Join(id.accounts.Sweep(ctx), id.tokens.Sweep(ctx), web.Sweep(ctx))
 			if err != nil && ctx.Err() == nil {
