@@ -52,6 +52,7 @@ var named = []struct {
 	{"doctor", nil},
 	{"user list", []string{"user list NAME", "user invite NAME"}},
 	{"tenant list", []string{"get apps --tenant NAME"}},
+	{"webhook list", []string{"webhook dead NAME", "webhook retry NAME", "webhook delete NAME"}},
 	{"events", nil},
 	{"version", nil},
 	{"net status n1", nil},
@@ -68,6 +69,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	t.Chdir(r.dir)
 	r.must("", "apply", "-f", "shop.yaml", "--detach")
 	r.joinCluster("munich")
+	r.must("", "webhook", "create", "https://example.com/", "--kind", "volume")
 	web := api.ServiceID("acme/shop.prod.web.v1")
 	// The answers of clusters are fixed.
 	nodes := canned(t, func(w http.ResponseWriter, req *http.Request) {

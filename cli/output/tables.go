@@ -344,6 +344,22 @@ var Volumes = Table[api.VolumeStatus]{
 	},
 }
 
+// Webhooks is the table of webhooks.
+var Webhooks = Table[api.Webhook]{
+	Kind: "webhooks",
+	Name: func(w api.Webhook) string { return w.ID },
+	Columns: []Column[api.Webhook]{
+		{Header: "ID", Cell: func(_ Printer, w api.Webhook) string { return w.ID }},
+		{Header: "TENANT", Cell: func(_ Printer, w api.Webhook) string { return string(w.Tenant) }},
+		{Header: "URL", Cell: func(_ Printer, w api.Webhook) string { return w.URL }},
+		{Header: "DELIVERED", Cell: func(_ Printer, w api.Webhook) string { return strconv.Itoa(w.Delivered) }},
+		{Header: "DEAD", Cell: func(_ Printer, w api.Webhook) string { return strconv.Itoa(len(w.Dead) + w.Lost) }},
+		{Header: "ERROR", Cell: func(_ Printer, w api.Webhook) string { return w.Error }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, w api.Webhook) string { return w.By }},
+		{Header: "AGE", Cell: func(p Printer, w api.Webhook) string { return p.Age(w.Created) }},
+	},
+}
+
 // Labels formats a node's labels in one line.
 func Labels(labels map[string]string) string {
 	var all []string

@@ -234,6 +234,12 @@ export interface CreateUserRequest {
   roles: string[];
 }
 
+export interface DeadLetter {
+  error: string;
+  event: Event;
+  time: string;
+}
+
 export interface Device {
   count: number;
   name: string;
@@ -457,6 +463,13 @@ export interface NewValues {
   name?: string;
   registry?: string;
   type?: string;
+}
+
+export interface NewWebhook {
+  kinds?: string[];
+  reasons?: string[];
+  tenant?: string;
+  url: string;
 }
 
 export interface NextRuns {
@@ -994,6 +1007,23 @@ export interface VolumeStatus {
   revision: number;
   size_mb: number;
   tenant: string;
+}
+
+export interface Webhook {
+  by: string;
+  created: string;
+  dead?: DeadLetter[];
+  delivered: number;
+  error?: string;
+  id: string;
+  kinds?: string[];
+  lost?: number;
+  next?: string;
+  reasons?: string[];
+  secret?: string;
+  tenant: string;
+  tries?: number;
+  url: string;
 }
 
 export interface Why {

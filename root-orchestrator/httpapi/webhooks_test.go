@@ -1,0 +1,69 @@
+package httpapi_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+)
+
+func TestWebhooksGetTheEventsOfTheirTenantOnly(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) { o.WebhookNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	go func() { _ = r.web.RunWebhooks(t.Context()) }()
+	ctx := t.Context()
+	dora, eve := r.client(r.user("acme/dora", rights.ApplicationProvider)), r.client(r.user("rival/eve", rights.ApplicationProvider))
+	got := make(chan string, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		got <- string(body)
+	}))
+	defer receiver.Close()
+	w, err := dora.CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Kinds: []string{"app"}})
+	check(t, err)
+	if w.Secret == "" || w.Tenant != "acme" {
+		t.Errorf("created %+v", w)
+	}
+	if _, err := eve.CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Tenant: "acme"}); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("eve creates a webhook of acme: %v", err)
+	}
+	if _, err := eve.CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Tenant: rights.System, Kinds: []string{"cluser"}}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "cluster") {
+		t.Errorf("a kind that does not exist: %v", err)
+	}
+	if _, err := eve.Webhook(ctx, w.ID); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("eve reads a webhook of acme: %v", err)
+	}
+	for _, fn := range []func() error{
+		func() error { return eve.DeleteWebhook(ctx, w.ID) }, func() error { return eve.RetryWebhook(ctx, w.ID) },
+	} {
+		if err := fn(); !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("eve changes a webhook of acme: %v", err)
+		}
+	}
+	if all, err := eve.Webhooks(ctx); err != nil || len(all) != 0 {
+		t.Errorf("eve lists %v, %v", all, err)
+	}
+	_, err = eve.Apply(ctx, []byte(slaOf("spy", 0)), client.ApplyOptions{})
+	check(t, err)
+	_, err = dora.Apply(ctx, []byte(slaOf("shop", 0)), client.ApplyOptions{})
+	check(t, err)
+	if text := <-got; !strings.Contains(text, "shop.prod") || strings.Contains(text, "spy") {
+		t.Errorf("got %s, want the event of acme's application", text)
+	}
+	all, err := dora.Webhooks(ctx)
+	check(t, err)
+	if len(all) != 1 || all[0].Secret != "" {
+		t.Errorf("listed %+v", all)
+	}
+	check(t, dora.DeleteWebhook(ctx, w.ID))
+	if len(got) > 0 {
+		t.Errorf("more events were sent: %s", <-got)
+	}
+}
