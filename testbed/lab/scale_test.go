@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -32,6 +33,9 @@ func TestScaleToZero(t *testing.T) {
 	}
 	w.Apply(lab.App("shop", lab.On(w.Container("client", 1), "c1", "n0"), lab.On(sleeper("near", 5), "c1", "n1"),
 		lab.On(sleeper("far", 3600), "c2", "n2"), lab.On(sleeper("engine", 3600), "c1", "n1"), lab.On(sleeper("cluster", 3600), "c1", "n1")))
+	counted := w.Server("counted", 1)
+	counted.Replicas, counted.Scale = nil, &api.Scale{Max: 2, Requests: &api.RequestGoal{Target: 5, Port: 80, Counter: "http_requests_total"}}
+	w.Apply(lab.App("counted", lab.On(counted, "c1", "n1")))
 	id := func(service string) api.InstanceID { return w.ID("shop", service, 0) }
 	is := func(service string, state api.State) {
 		t.Helper()
@@ -68,6 +72,27 @@ func TestScaleToZero(t *testing.T) {
 		}
 		w.Service("shop", "near", 0)
 		answers(t, "near", 15*time.Second)
+	})
+	sub(t, w.Lab, "requests that an instance counts start another one", func(t *testing.T) {
+		second := w.ID("counted", "counted", 1)
+		w.Wait("it runs", lab.Is(w.ID("counted", "counted", 0), func(i api.Instance) bool { return i.State == api.Running }))
+		at := netip.AddrPortFrom(w.Addresses("counted", "counted").RoundRobin, 80).String()
+		lab.Within(t, 90*time.Second, "a second instance runs", func() error {
+			for range 10 {
+				if _, err := in.Who(at, 5*time.Second); err != nil {
+					return err
+				}
+			}
+			if i, err := w.API.Instance(t.Context(), second); err != nil || i.State != api.Running {
+				return fmt.Errorf("it is %s: %s, %v", i.State, i.Detail, err)
+			}
+			return nil
+		})
+		for _, args := range [][]string{{"why", string(second)}, {"describe", "service", "counted/counted"}} {
+			if text := w.CLI(args...); !strings.Contains(text, "requests is ") || !strings.Contains(text, "the target is 5/s") {
+				t.Errorf("treeline %v says\n%s", args, text)
+			}
+		}
 	})
 	kills := map[string]func(){
 		"engine":  func() { w.Nodes[1].Kill9(); w.Nodes[1].Start() },
