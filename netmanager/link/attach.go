@@ -194,9 +194,17 @@ func instanceEnd(a Attachment, nl *netlink.Handle, dev netlink.Link) error {
 		if err := neighbour(nl, index, w.gateway, gatewayMAC); err != nil {
 			return err
 		}
-		err = nl.RouteReplace(&netlink.Route{
+		route := netlink.Route{
 			LinkIndex: index, Dst: network(netip.PrefixFrom(w.all, 0)), Gw: w.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK),
-		})
+		}
+		err = nl.RouteReplace(&route)
+		if errors.Is(err, unix.EINVAL) {
+			// Beside a running virtual machine the gateway's address is local: the route is from before its start.
+			had, lerr := nl.RouteListFiltered(familyOf(w.gateway), &route, netlink.RT_FILTER_OIF|netlink.RT_FILTER_GW)
+			if lerr == nil && len(had) > 0 {
+				err = nil
+			}
+		}
 		if err != nil {
 			return fmt.Errorf("set the default route by %s: %w", w.gateway, err)
 		}
@@ -211,12 +219,15 @@ func setMTU(nl *netlink.Handle, dev netlink.Link, mtu int) error {
 	return wrap(nl.LinkSetMTU(dev, mtu), "set the MTU of %s to %d", dev.Attrs().Name, mtu)
 }
 
-func neighbour(nl *netlink.Handle, index int, a netip.Addr, mac net.HardwareAddr) error {
-	family := netlink.FAMILY_V4
+func familyOf(a netip.Addr) int {
 	if a.Is6() {
-		family = netlink.FAMILY_V6
+		return netlink.FAMILY_V6
 	}
-	err := nl.NeighSet(&netlink.Neigh{LinkIndex: index, Family: family, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
+	return netlink.FAMILY_V4
+}
+
+func neighbour(nl *netlink.Handle, index int, a netip.Addr, mac net.HardwareAddr) error {
+	err := nl.NeighSet(&netlink.Neigh{LinkIndex: index, Family: familyOf(a), State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac})
 	return wrap(err, "set neighbour %s", a)
 }
 
