@@ -81,12 +81,17 @@ func (r *Runtime) learnBundles(id string) {
 // removeStale removes the bundle of a container that was deleted. containerd forgets a bundle if it is killed
 // while it creates or deletes the task.
 func (r *Runtime) removeStale(id string) error {
-	path := filepath.Join(r.bundlesDir(), r.cfg.Namespace, id)
-	if _, err := os.Lstat(path); err != nil {
-		return nil
+	for _, name := range []string{id, "." + id} { // containerd renames a bundle before it removes it
+		path := filepath.Join(r.bundlesDir(), r.cfg.Namespace, name)
+		if _, err := os.Lstat(path); err != nil {
+			continue
+		}
+		r.log.Warn("removing the bundle that containerd left of a deleted container", "container", id, "path", path)
+		if err := removeBundle(path); err != nil {
+			return err
+		}
 	}
-	r.log.Warn("removing the bundle that containerd left of a deleted container", "container", id, "path", path)
-	return removeBundle(path)
+	return nil
 }
 
 // removeBundle removes a stale bundle. The container must have no task and no process.
