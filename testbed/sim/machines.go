@@ -53,6 +53,7 @@ type ClusterMachine struct {
 	lastUrgent   map[int]moment               // when there was an instance of each priority
 	preempted    map[api.InstanceID]bool      // being preempted
 	moved        map[api.InstanceID]api.Epoch // the newest epoch that a violation caused
+	known        map[wire.Key][]api.NodeID    // the nodes of which it knew that they have volumes of the instance, when it placed it
 }
 
 // NodeMachine runs a node engine and workloads.
@@ -184,7 +185,7 @@ func (s rootSender) streams(msg any) bool {
 }
 
 func (w *World) addCluster(id api.ClusterID) *ClusterMachine {
-	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() wire.Desired{}, moved: map[api.InstanceID]api.Epoch{}, lastUrgent: map[int]moment{}}
+	m := &ClusterMachine{w: w, name: string(id), id: id, retained: map[api.NodeID]func() wire.Desired{}, moved: map[api.InstanceID]api.Epoch{}, known: map[wire.Key][]api.NodeID{}, lastUrgent: map[int]moment{}}
 	m.proc = process[cluster.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: cluster.Tick{}, send: m.send}
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.proc.holds = m.holds
@@ -300,6 +301,7 @@ func (s clusterSender) Desired(msg wire.Desired) {
 	n := s.to
 	n.sent = wire.Desired{Gen: msg.Gen, Digest: msg.Digest}
 	s.w.checkPreempted(s.ClusterMachine)
+	s.noteKnown(msg)
 	get := encoded(msg)
 	if msg.From == 0 && !(s.w.quality.Hostile && s.w.chance.Float64() < s.w.quality.Loss) {
 		s.retained[n.id] = get
