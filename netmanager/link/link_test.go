@@ -155,6 +155,20 @@ func TestAnotherNamespaceTakesTheAddressOver(t *testing.T) {
 	}
 }
 
+// TestAMachineIsAttachedAgain: beside a running virtual machine, the namespace has the gateway's addresses
+// itself, on the machine's device.
+func TestAMachineIsAttachedAgain(t *testing.T) {
+	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
+	again := func(l *link.Links) error { return l.Attach(attachment(1, a)) }
+	with(t, host, again)
+	routes := a.Output("ip", "route", "show", "default") + a.Output("ip", "-6", "route", "show", "default")
+	a.IP("link add tap0 type bridge", "link set tap0 up", fmt.Sprintf("addr add %s/32 dev tap0", wire.GatewayAddr), fmt.Sprintf("addr add %s/128 dev tap0 nodad", wire.GatewayAddr6))
+	with(t, host, again)
+	if now := a.Output("ip", "route", "show", "default") + a.Output("ip", "-6", "route", "show", "default"); now != routes || !strings.Contains(now, "default") {
+		t.Errorf("default routes: got %q, want %q", now, routes)
+	}
+}
+
 func TestAFailedAttachLeavesNothing(t *testing.T) {
 	host, a := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a")
 	a.IP("link add eth0 type bridge") // another program's
