@@ -57,8 +57,9 @@ func (m *RootMachine) checkReplaced(c api.Change) {
 }
 
 // dormant returns how many instances of a version of a service are dormant: they need not take requests.
+// It counts those of the present step, as the root does; shown has them after the roll-out's events.
 func (m *RootMachine) dormant(id api.ServiceID, version api.Revision) (n int) {
-	for _, in := range m.shown {
+	for _, in := range m.core.Instances(id.Tenant()) {
 		if in.Service == id && in.Spec == version && in.State == api.Dormant {
 			n++
 		}
