@@ -24,6 +24,7 @@ type chaos struct {
 	staysSick                              bool // faulty images stay faulty
 	recovers                               bool // from a power cut; faulty images take longer
 	cutOff                                 bool // nodes are cut off, and their instances checked
+	goOnUntil                              moment
 }
 
 // newChaos builds the world of a seed.
@@ -401,7 +402,8 @@ func (c *chaos) end() {
 	w := c.w
 	w.note("world", "all faults end")
 	c.ended = true
-	for i := range 40 {
+	c.goOnUntil = w.now + goOnTimes*goOnEvery
+	for i := range goOnTimes {
 		w.after(time.Duration(i+1)*goOnEvery, func() {
 			for _, p := range c.people {
 				p.goOn()

@@ -262,6 +262,9 @@ func (p *person) unkept(say sayFunc) {
 		if s.Spec.Code != want.spec.Code && !p.w.returned(id, want.spec.Code) {
 			say(string(id), "runs %s, want %s", s.Spec.Code, want.spec.Code)
 		}
+		if p.w.chaos.awaitsPeople(s) {
+			say("people", "will go on with the roll-out of %s, which is %s", id, s.RollOut) // even if its image is faulty
+		}
 		have := 0
 		for _, in := range p.w.root.core.Instances(p.tenant) {
 			if in.Service == id && !in.Leaving {

@@ -103,8 +103,16 @@ func (p *person) goOn() {
 	}
 }
 
-// goOnEvery is the interval of goOn after all faults have ended.
-const goOnEvery = 5 * time.Second
+// After all faults have ended, people go on goOnTimes, in this interval.
+const (
+	goOnEvery = 5 * time.Second
+	goOnTimes = 40
+)
+
+// awaitsPeople reports whether a roll-out waits for a person who will go on with it.
+func (c *chaos) awaitsPeople(s api.Service) bool {
+	return c.w.now <= c.goOnUntil && (s.RollOut == api.RollOutPaused || s.RollOut == api.RollOutCanary)
+}
 
 // returned reports whether the service has another version than the one applied last, because that
 // failed or was undone.
