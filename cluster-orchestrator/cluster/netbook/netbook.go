@@ -296,9 +296,14 @@ func (m *Machine) Heard(id api.NodeID) {
 }
 
 // Rejoined handles a node that may have lost its state. It accepts any boot number of the
-// netmanager.
+// netmanager. It requests all subscriptions, because a netmanager that has sent its messages
+// before the join has no reason to send another.
 func (m *Machine) Rejoined(id api.NodeID) {
 	n := m.node(id)
+	if n.boot != 0 {
+		n.askWhole = true
+		m.MarkDue(id)
+	}
 	n.boot, n.seq = 0, 0
 	m.routes.Nodes.Reset(id)
 }

@@ -228,6 +228,24 @@ func TestLeaseSurvivesRestartAndRestsAfterRemoval(t *testing.T) {
 	}
 }
 
+func TestNodeThatJoinsAgainAfterItsFirstMessageIsGivenItsLease(t *testing.T) {
+	r := newRig(t)
+	r.up("n0", wire.NetUp{Boot: 7, Seq: 1, Self: selfOf("n0"), Whole: true})
+	r.do(func() Result { r.m.Rejoined("n0"); return Result{} })
+	if d := r.down["n0"]; len(d) != 1 || !d[0].RequestWhole || d[0].Boot != 0 {
+		t.Fatalf("after another join the node is told %+v, want a request for all that it needs, in any boot", d)
+	}
+	r.shares(1, share) // the first answer is lost
+	r.pass(ackWaitMax)
+	if d := r.down["n0"]; len(d) == 0 || !d[len(d)-1].RequestWhole {
+		t.Fatalf("later the node is told %+v, want the request again", d)
+	}
+	r.up("n0", wire.NetUp{Boot: 7, Seq: 2, Whole: true})
+	if d := r.down["n0"]; len(d) != 1 || d[0].Lease == nil || d[0].RequestWhole {
+		t.Errorf("its answer gets %+v, want its lease", d)
+	}
+}
+
 func TestLeaseIsTakenBackWithItsShare(t *testing.T) {
 	r := newRig(t)
 	r.shares(1, share)
