@@ -54,12 +54,21 @@ func TestScaleToZero(t *testing.T) {
 		}
 	}
 
+	// says waits for a text in what a command prints: the root hears of a reason and of values later than of a state.
+	says := func(t *testing.T, want string, args ...string) {
+		t.Helper()
+		lab.Within(t, 20*time.Second, want, func() error {
+			if text := w.CLI(args...); !strings.Contains(text, want) {
+				return fmt.Errorf("treeline %v says\n%s", args, text)
+			}
+			return nil
+		})
+	}
+
 	sub(t, w.Lab, "the first connection is answered", func(t *testing.T) {
 		answers(t, "near", 15*time.Second)
 		is("near", api.Running)
-		if text := w.CLI("describe", "instance", string(id("near"))); !strings.Contains(text, "packets wait for the service") {
-			t.Errorf("describe says %q, want what woke it", text)
-		}
+		says(t, "packets wait for the service", "describe", "instance", string(id("near")))
 	})
 	sub(t, w.Lab, "an instance of another cluster is woken", func(t *testing.T) {
 		answers(t, "far", 15*time.Second)
@@ -67,9 +76,7 @@ func TestScaleToZero(t *testing.T) {
 	})
 	sub(t, w.Lab, "an idle instance sleeps and is woken again", func(t *testing.T) {
 		is("near", api.Dormant)
-		if text := w.CLI("describe", "instance", string(id("near"))); !strings.Contains(text, "idle for 5s") {
-			t.Errorf("describe says %q, want why it is dormant", text)
-		}
+		says(t, "idle for 5s", "describe", "instance", string(id("near")))
 		w.Service("shop", "near", 0)
 		answers(t, "near", 15*time.Second)
 	})
@@ -89,9 +96,8 @@ func TestScaleToZero(t *testing.T) {
 			return nil
 		})
 		for _, args := range [][]string{{"why", string(second)}, {"describe", "service", "counted/counted"}} {
-			if text := w.CLI(args...); !strings.Contains(text, "requests is ") || !strings.Contains(text, "the target is 5/s") {
-				t.Errorf("treeline %v says\n%s", args, text)
-			}
+			says(t, "requests is ", args...)
+			says(t, "the target is 5/s", args...)
 		}
 	})
 	kills := map[string]func(){
