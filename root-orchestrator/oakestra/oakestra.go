@@ -8,7 +8,7 @@
 //
 //   - Every route except login and refresh needs a token; in Oakestra the list of clusters is public.
 //
-//   - An error is an error: Oakestra answers 200 for an unknown service, and to a wrong number of an instance.
+//   - A request for a service or instance that does not exist is answered with 404. Oakestra answers some of them with 200.
 //
 //   - Passwords are never in an answer.
 //
@@ -197,8 +197,8 @@ func fail(w http.ResponseWriter, log *slog.Logger, r *http.Request, err error) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// inProcess passes requests to the native API without a network. remote is the address of the caller, which
-// shares of sign-ins and requests are counted by.
+// inProcess passes requests to the native API in this process. remote is the caller's address: the native API
+// limits sign-ins and requests per address.
 type inProcess struct {
 	native http.Handler
 	remote string

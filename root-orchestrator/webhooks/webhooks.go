@@ -51,6 +51,8 @@ const (
 	sendOwn    = 8 // of one topmost tenant
 	sendTime   = 10 * time.Second
 
+	lookEvery = 100 * time.Millisecond // at most, for one hook
+
 	maxTries = 8
 	maxPause = time.Hour
 	maxDead  = 100 // dead letters of one hook
@@ -294,6 +296,12 @@ func (h *Hooks) serve(ctx context.Context, id string) {
 			again = time.After(time.Minute)
 		} else if did {
 			continue
+		}
+		// Each look for events takes a turn of the core. Many events in a row cause one look.
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+			return
 		}
 		select {
 		case <-woken:
