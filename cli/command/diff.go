@@ -25,16 +25,7 @@ Applications of the file that would not change are not printed. plan shows where
 instances would be placed, too. The command exits with 0 if nothing would change, with
 1 if something would, and with 2 or more on errors.`,
 		Example: "  treeline diff -f shop.yaml",
-		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			changes, err := c.diff(ctx, p, a, file)
-			switch {
-			case err != nil:
-				return fmt.Errorf("%w%w", hidden{errPlan}, err)
-			case changes:
-				return errReported
-			}
-			return nil
-		}),
+		RunE:    c.compares(&file, c.diff),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
 	_ = cmd.MarkFlagRequired("file")

@@ -26,21 +26,27 @@ differently; apply --if-match applies only to the revision that was planned for.
 The command exits with 0 if nothing would change, with 1 if something would, and
 with 2 or more on errors.`,
 		Example: "  treeline plan -f shop.yaml\n  treeline plan -f shop.yaml -o json | jq .apps[].instances",
-		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			changes, err := c.plan(ctx, p, a, file)
-			switch {
-			case err != nil:
-				return fmt.Errorf("%w%w", hidden{errPlan}, err)
-			case changes:
-				return errReported
-			}
-			return nil
-		}),
+		RunE:    c.compares(&file, c.plan),
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
 	_ = cmd.MarkFlagRequired("file")
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// compares returns the action of a command whose exit code says whether applying the file would change something: 0, 1,
+// or 2 and more on errors.
+func (c *cli) compares(file *string, changes func(context.Context, output.Printer, *client.Client, string) (bool, error)) func(*cobra.Command, []string) error {
+	return c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+		changed, err := changes(ctx, p, a, *file)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w%w", hidden{errPlan}, err)
+		case changed:
+			return errReported
+		}
+		return nil
+	})
 }
 
 func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file string) (changes bool, err error) {
