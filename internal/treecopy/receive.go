@@ -118,6 +118,7 @@ type receiver struct {
 	seen  map[[16]byte]bool
 	files map[[16]byte]bool // entries of files
 	dirs  []item            // whose times are set at the end
+	held  held              // of dirs
 	waits []wait
 	total int64 // sizes of all files
 	got   int64 // bytes of blocks
@@ -294,7 +295,7 @@ func (t *receiver) dir(e item, old fs.FileInfo) error {
 		return err
 	}
 	t.dirs = append(t.dirs, item{Path: e.Path, MTime: e.MTime})
-	return errors.Join(describe(d, e), d.Close())
+	return errors.Join(t.held.add(string(e.Path)), describe(d, e), d.Close())
 }
 
 // describe sets the owner, the mode and the attributes of a file or directory.

@@ -87,9 +87,10 @@ type sender struct {
 	w      *frames.Writer
 	final  bool
 	tally  *tally
-	groups chan [][]byte // blocks whose hashes were sent
-	asked  chan uint64   // answers to them
-	first  map[inode]string
+	groups chan [][]byte    // blocks whose hashes were sent
+	asked  chan uint64      // answers to them
+	first  map[inode]string // a name of each file with several
+	held   held             // of first
 	bytes  int64
 
 	sent   int64 // of blocks
@@ -246,6 +247,9 @@ func (s *sender) one(ctx context.Context, root *os.Root, name string) error {
 		return err
 	}
 	if stat.Nlink > 1 {
+		if err := s.held.add(name); err != nil {
+			return err
+		}
 		s.first[at] = name
 	}
 	return s.file(ctx, f)

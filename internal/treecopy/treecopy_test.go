@@ -291,6 +291,45 @@ func TestHostileSources(t *testing.T) {
 }
 
 // TestHostileTargets: a target gets only blocks that were offered, and cannot claim to have what it does not.
+// A tenant decides how many files there are, and how long their paths.
+func TestNamesInMemoryAreBounded(t *testing.T) {
+	was := maxHeld
+	maxHeld = 1 << 20
+	defer func() { maxHeld = was }()
+	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 12)
+	for what, make := range map[string]func(*os.Root, int) error{
+		"a large directory":       func(r *os.Root, n int) error { return r.WriteFile(fmt.Sprintf("%0250d", n), nil, 0o600) },
+		"directories, deep below": func(r *os.Root, n int) error { return r.Mkdir(fmt.Sprintf("%s%d", deep, n), 0o700) },
+		"files with two names": func(r *os.Root, n int) error {
+			name := fmt.Sprintf("%s%d", deep, n)
+			return errors.Join(r.WriteFile(name, nil, 0o600), r.Link(name, fmt.Sprintf("z%d", n)))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			from, to := t.TempDir(), t.TempDir()
+			r, err := os.OpenRoot(from)
+			must(t, err)
+			defer r.Close()
+			must(t, r.MkdirAll(deep, 0o700))
+			few, many := 100, 400
+			if what == "a large directory" {
+				few, many = 4000, 4300
+			}
+			for n := range many {
+				if n == few {
+					if _, err := copyTree(t, from, to, true); err != nil {
+						t.Errorf("%d are not copied: %v", few, err)
+					}
+				}
+				must(t, make(r, n))
+			}
+			if _, err := copyTree(t, from, to, true); !errors.Is(err, api.ErrFull) {
+				t.Errorf("%d: %v, want ErrFull", many, err)
+			}
+		})
+	}
+}
+
 func TestHostileTargets(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -38,7 +38,8 @@ const (
 	maxFiles        = 1 << 20
 	maxDepth        = 256 // of directories, each of which is open while it is read
 	maxName         = 4096
-	dirBatch        = 256 // entries of a directory that are in memory at once
+	dirBatch        = 256      // entries of a directory that are in memory at once
+	maxLinked       = 64 << 20 // bytes of the paths of files with several names, which are in memory
 )
 
 type snapshotHead struct {
@@ -93,6 +94,7 @@ type packer struct {
 	sum   *checksum
 	root  *os.Root
 	first map[uint64]string // the name of a file with several links, by inode
+	kept  int               // bytes of these names
 	size  int64             // in bytes, that the files may have
 	left  int64             // of size
 }
@@ -206,6 +208,9 @@ func (p *packer) file(name string, info fs.FileInfo) error {
 		h.Typeflag, h.Linkname = tar.TypeLink, p.first[stat.Ino]
 	default:
 		if stat.Nlink > 1 {
+			if p.kept += len(h.Name); p.kept > maxLinked {
+				return fmt.Errorf("the paths of its files with several names have more than %d MiB: %w", maxLinked>>20, api.ErrInvalid)
+			}
 			p.first[stat.Ino] = h.Name
 		}
 		h.Typeflag, h.Size = tar.TypeReg, info.Size()
