@@ -51,11 +51,13 @@ type tab struct {
 	ctx    context.Context
 	origin string
 
-	mu     sync.Mutex // guards faults
-	faults []string
+	mu      sync.Mutex // guards what follows
+	faults  []string
+	refused []string // answers with an error, for the output of tests that fail
 }
 
-// open starts a browser at the dashboard. Its end fails the test if the page had errors.
+// open starts a browser at the dashboard. Its end fails the test if the page had errors, and a test
+// that has failed ends with what the page shows.
 func open(t *testing.T, origin string) *tab {
 	t.Helper()
 	programtest.Need(t, "chromium")
@@ -73,9 +75,16 @@ func open(t *testing.T, origin string) *tab {
 	ctx, end := chromedp.NewContext(allocated, chromedp.WithErrorf(func(string, ...any) {})) // events that chromedp does not know
 	b := &tab{t: t, ctx: ctx, origin: origin}
 	t.Cleanup(func() {
+		text := ""
+		if t.Failed() {
+			text = b.text()
+		}
 		end()
 		stop()
 		b.sound()
+		if t.Failed() {
+			t.Logf("the page at the end:\n%s\nanswers with an error:\n%s", text, strings.Join(b.refused, "\n"))
+		}
 	})
 	chromedp.ListenTarget(ctx, b.listen)
 	b.do(log.Enable(), network.Enable(), runtime.Enable(), chromedp.Navigate(origin+"/"))
@@ -93,12 +102,19 @@ func (b *tab) listen(ev any) {
 			fault = "console: " + string(text)
 		}
 	case *log.EventEntryAdded:
-		if ev.Entry.Level == log.LevelError {
+		// Other tests change the machine's network. The page repeats what it was reading.
+		if ev.Entry.Level == log.LevelError && !strings.Contains(ev.Entry.Text, "ERR_NETWORK_CHANGED") {
 			fault = "log: " + ev.Entry.Text + " " + ev.Entry.URL
 		}
 	case *network.EventRequestWillBeSent:
 		if u := ev.Request.URL; !strings.HasPrefix(u, b.origin+"/") && !strings.HasPrefix(u, "about:") && !strings.HasPrefix(u, "data:") {
 			fault = "request to another origin: " + u
+		}
+	case *network.EventResponseReceived:
+		if ev.Response.Status >= 400 {
+			b.mu.Lock()
+			b.refused = append(b.refused, fmt.Sprintf("%d %s", ev.Response.Status, ev.Response.URL))
+			b.mu.Unlock()
 		}
 	}
 	if fault != "" {
@@ -119,11 +135,22 @@ func (b *tab) sound() {
 	b.faults = nil
 }
 
-// forgive drops the messages about answers with the status, which a test causes.
+// forgive waits for a message about an answer with the status, which a test causes, and drops it.
 func (b *tab) forgive(status string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.faults = slices.DeleteFunc(b.faults, func(f string) bool { return strings.Contains(f, "responded with a status of "+status) })
+	b.t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		b.mu.Lock()
+		had := len(b.faults)
+		b.faults = slices.DeleteFunc(b.faults, func(f string) bool { return strings.Contains(f, "responded with a status of "+status) })
+		dropped := len(b.faults) < had
+		b.mu.Unlock()
+		if dropped {
+			return
+		}
+		if time.Now().After(end) {
+			b.t.Fatalf("the console has no message about an answer with status %s", status)
+		}
+	}
 }
 
 func (b *tab) do(actions ...chromedp.Action) {
@@ -146,13 +173,23 @@ func (b *tab) text() (text string) {
 	return text
 }
 
-// until waits until the JavaScript expression is true.
+// until waits until the JavaScript expression is true. An expression that throws is not true: what it
+// looks for may not be drawn yet.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	if err := chromedp.Run(ctx, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(patience))); err != nil {
-		b.t.Fatalf("%s: %v\nthe page shows:\n%s", what, err, b.text())
+	for {
+		var is bool
+		err := chromedp.Run(ctx, chromedp.Evaluate("!!("+expression+")", &is))
+		if err == nil && is {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			b.t.Fatalf("%s: not within %v, the last time: %v\nthe page shows:\n%s", what, patience, err, b.text())
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
 }
 
@@ -167,20 +204,46 @@ func quoted(s string) string {
 	return string(b)
 }
 
-// press presses the button or follows the link with the text.
+// press presses the button or follows the link with the text, as soon as it is there and enabled.
 func (b *tab) press(text string) {
 	b.t.Helper()
-	find := fmt.Sprintf(`[...document.querySelectorAll('dialog[open] button, dialog[open] a')].concat(document.querySelector('dialog[open]') ? [] : [...document.querySelectorAll('button, a, summary')])
-		.find((e) => e.innerText.trim() === %s && !e.disabled && e.offsetParent !== null)`, quoted(text))
-	b.until(fmt.Sprintf("wait for the button %q", text), "!!("+find+")")
-	b.do(chromedp.Evaluate("("+find+").click()", nil))
+	b.click(fmt.Sprintf("wait for the button %q", text), fmt.Sprintf(`[...(document.querySelector('dialog[open]') || document).querySelectorAll('button, a, summary')]
+		.find((e) => e.innerText?.trim() === %s && e.offsetParent !== null)`, quoted(text)))
 }
 
-// fill types the text into the field of the name.
+// click clicks the element of the JavaScript expression, as soon as it is there and enabled. It is
+// found and clicked at once, so that it cannot be replaced between.
+func (b *tab) click(what, element string) {
+	b.t.Helper()
+	b.until(what, fmt.Sprintf("((e) => e && !e.disabled && (e.click(), true))(%s)", element))
+}
+
+// fill types the text into the field of the name. The page moves the focus when its route changes,
+// which may be while keys are pressed; then it types again.
 func (b *tab) fill(name, text string) {
 	b.t.Helper()
-	field := fmt.Sprintf("[name=%q]", name)
-	b.do(chromedp.WaitVisible(field), chromedp.Evaluate(fmt.Sprintf("document.querySelector(%s).select()", quoted(field)), nil), chromedp.SendKeys(field, text))
+	field := fmt.Sprintf("document.querySelector('[name=%s]')", name)
+	for end := time.Now().Add(patience); ; {
+		b.until(fmt.Sprintf("wait for the field %q", name), fmt.Sprintf("((e) => e && !e.disabled && e.offsetParent !== null && (e.focus(), e.select(), document.activeElement === e))(%s)", field))
+		var has string
+		b.do(chromedp.KeyEvent(text), chromedp.Evaluate(field+"?.value || ''", &has))
+		if has == text {
+			return
+		}
+		if time.Now().After(end) {
+			b.t.Fatalf("the field %q has %q, want %q\nthe page shows:\n%s", name, has, text, b.text())
+		}
+	}
+}
+
+// choose chooses a value in the selection of the name.
+func (b *tab) choose(name, value string) {
+	b.t.Helper()
+	b.until(fmt.Sprintf("choose %q in %q", value, name), fmt.Sprintf(`((e) => {
+		e.value = %s;
+		e.dispatchEvent(new Event('change', {bubbles: true}));
+		return e.value === %[1]s;
+	})(document.querySelector('[name=%s]'))`, quoted(value), name))
 }
 
 // keys types into what has the focus.

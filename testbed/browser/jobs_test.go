@@ -118,7 +118,7 @@ func (in *installation) operator(t *testing.T) {
 	node := `document.querySelector('tr[data-id="c1-n1"]')`
 	b.until("the nodes are listed", node+"?.innerText.includes('ready')")
 	b.look("cluster")
-	b.do(chromedp.Evaluate(node+".querySelector('button').click()", nil))
+	b.click("wait for the node's button", node+"?.querySelector('td > button')")
 	b.press("Drain")
 	b.until("the node is drained", node+".innerText.includes('Uncordon')")
 	b.press("Uncordon")
@@ -187,7 +187,7 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.press("Instances")
 	row := `document.querySelector('tr[data-id="acme/own.prod.web.v1#0"]')`
 	b.until("the instance runs", "!!"+row+"?.querySelector('.state.good')")
-	b.do(chromedp.Evaluate(row+".querySelector('a').click()", nil))
+	b.click("wait for the instance", row+"?.querySelector('a')")
 	b.until("the output follows", `(document.querySelector('.log')?.innerText.match(/\n/g) || []).length > 5`)
 	b.press("Open terminal")
 	b.until("the shell has a prompt", "document.querySelector('.xterm-rows')?.innerText.includes('$')")
@@ -208,7 +208,7 @@ func (in *installation) deploy(b *tab) {
 	b.press("Deploy one")
 	for _, name := range []string{"pre", "detect"} {
 		b.fill("service", name)
-		b.do(chromedp.SetValue("[name=virtualization]", "process"))
+		b.choose("virtualization", "process")
 		b.fill("code", in.workload)
 		b.fill("cmd", "sleep 1h")
 		b.fill("memory", "8")

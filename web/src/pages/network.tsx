@@ -9,7 +9,7 @@ import { duration, short } from '../text';
 const refresh = 5000;
 
 function Tunnels({ cluster }: { cluster: string }) {
-  const nodes = useLoaded((s) => get<Page<Node>>('/v1/clusters/' + segment(cluster) + '/nodes', s), cluster);
+  const nodes = useLoaded((s) => get<Page<Node>>('/v1/clusters/' + segment(cluster) + '/nodes', s), cluster, refresh);
   const [chosen, choose] = useState('');
   const with_ = (nodes.value?.items || []).filter((n) => n.network === 'overlay' || n.subnet);
   const node = with_.find((n) => n.id === chosen)?.id || with_[0]?.id || '';
