@@ -84,7 +84,7 @@ func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 		{volume(`type=;csi_driver="csi..example"`), "/volumes/0/csi_driver", "no name of a CSI driver"},
 		{volume(`type=;csi_driver="csi.example.org";config={"a":1}`), "/volumes/0/config/a", "must be a string"},
 		{volume(`type=;csi_driver="csi.example.org";config={"":"b"}`), "/volumes/0/config/", "is invalid"},
-		{volume(`type=;csi_driver="csi.example.org";secrets=["s"]`), "/volumes/0/secrets", "has its credentials"},
+		{volume(`type=;csi_driver="csi.example.org";secrets=["s"]`), "/volumes/0/secrets", "csi_secrets"},
 		{volume(`type=;csi_driver="csi.example.org";access_mode="shared"`), "/volumes/0/access_mode", "one writer"},
 		{`"update":{"surge":1},` + volume(`type=;csi_driver="csi.example.org"`), "/update/surge", "CSI volume"},
 		{`"on_disconnect":"keep",` + volume(`type=;csi_driver="csi.example.org"`), "/on_disconnect", "CSI volume"},

@@ -24,6 +24,7 @@ import (
 
 const (
 	driverName = "dirs.test.example"
+	password   = "correct-horse-battery" // of all calls of the driver
 	db         = api.InstanceID("acme/shop.prod.db.prod#0")
 )
 
@@ -34,6 +35,7 @@ type rig struct {
 	storage *csidriver.Storage
 	server  *csidriver.Server
 	driver  *csi.Driver
+	secrets string // file
 
 	mu   sync.Mutex // guards the fields below
 	core *cluster.Core
@@ -50,6 +52,9 @@ func (r *rig) Do(_ context.Context, in cluster.Input, after func()) error {
 	defer r.mu.Unlock()
 	eff := r.core.Step(time.Unix(1e9, 0), in)
 	for _, d := range eff.Save {
+		if strings.Contains(string(d.Data), password) {
+			r.t.Errorf("the store has a secret of the driver in %s %s", d.Kind, d.Key)
+		}
 		if r.docs[d.Kind+"/"+d.Key] = d; d.Data == nil {
 			delete(r.docs, d.Kind+"/"+d.Key)
 		}
@@ -86,12 +91,22 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: dir})}
+	secrets := filepath.Join(dir, "secrets.yaml")
+	if err := os.WriteFile(secrets, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must := map[string]map[string]string{}
+	for _, m := range []string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume", "CreateSnapshot", "DeleteSnapshot"} {
+		must[m] = map[string]string{"password": password}
+	}
+	r.storage.Require(must)
+	r.secrets = secrets
 	socket := filepath.Join(dir, "d.sock")
 	if r.server, err = csidriver.Serve(socket, r.storage, "csi-n1", nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.server.Close)
-	if r.driver, err = csi.Open(driverName, socket, timeout); err != nil {
+	if r.driver, err = csi.Open(csi.Options{Name: driverName, Socket: socket, Secrets: secrets, Timeout: timeout}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.driver.Close)
@@ -241,14 +256,14 @@ func TestVolumeIsCreatedAttachedGrownAndDeleted(t *testing.T) {
 func TestControllerFailures(t *testing.T) {
 	for _, method := range []string{"CreateVolume", "ControllerPublishVolume", "ControllerExpandVolume", "ControllerUnpublishVolume", "DeleteVolume"} {
 		for name, f := range map[string]csidriver.Fault{
-			"fails": {Code: codes.Internal}, "fails late": {Code: codes.Internal, Late: true}, "hangs": {Hang: true}, "hangs late": {Hang: true, Late: true},
+			"fails": {Code: codes.Internal, Echo: true}, "fails late": {Code: codes.Internal, Late: true}, "hangs": {Hang: true}, "hangs late": {Hang: true, Late: true},
 		} {
 			t.Run(method+" "+name, func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t, time.Minute)
 				if f.Hang {
 					r.driver.Close()
-					short, err := csi.Open(driverName, filepath.Join(r.storage.Data(""), "d.sock"), 300*time.Millisecond)
+					short, err := csi.Open(csi.Options{Name: driverName, Socket: filepath.Join(r.storage.Data(""), "d.sock"), Secrets: r.secrets, Timeout: 300 * time.Millisecond})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -276,8 +291,8 @@ func TestControllerFailures(t *testing.T) {
 					act = func() error { return r.Delete(t.Context(), w.Volume()) }
 				}
 				r.server.Set(method, f)
-				if err := act(); err == nil || !strings.Contains(err.Error(), driverName) || !strings.Contains(err.Error(), method) {
-					t.Errorf("got %v, want an error that names the driver and the call", err)
+				if err := act(); err == nil || !strings.Contains(err.Error(), driverName) || !strings.Contains(err.Error(), method) || strings.Contains(err.Error(), password) {
+					t.Errorf("got %v, want an error that names the driver and the call, and no secret", err)
 				}
 				r.server.Set(method, csidriver.Fault{})
 				if method == "DeleteVolume" {

@@ -49,6 +49,7 @@ type Config struct {
 	OakestraListen string `yaml:"oakestra_listen" usage:"address at which Oakestra's /api/cluster/status is served over plain HTTP, without sign-in, for the oak CLI, which expects port 10100. Empty: none"`
 
 	CSI        []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
+	CSISecrets []string      `yaml:"csi_secrets" usage:"files with the secrets of CSI drivers, as NAME=/path/of/its.yaml, read at each call: a map of calls (CreateVolume, NodeStageVolume, …), or of all for the others, to keys and strings; only their owner may read them"`
 	CSITimeout time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 
 	Prometheus PrometheusConfig `yaml:"prometheus"`
@@ -179,8 +180,12 @@ func (c Config) Validate() error {
 	if err := c.Prometheus.check(); err != nil {
 		return err
 	}
-	if _, err := csi.ParseAll(c.CSI); err != nil {
+	sockets, err := csi.ParseAll(c.CSI)
+	if err != nil {
 		return daemon.Invalid("csi", "%v", err)
+	}
+	if _, err := csi.ParseSecrets(c.CSISecrets, sockets); err != nil {
+		return daemon.Invalid("csi_secrets", "%v", err)
 	}
 	if c.CSITimeout < 0 || c.CSITimeout > csi.MaxTimeout {
 		return daemon.Invalid("csi_timeout", "%s, want 0s to %s", c.CSITimeout, csi.MaxTimeout)

@@ -295,7 +295,11 @@ func (o *orchestrator) openCSI() (err error) {
 	if err != nil || len(sockets) == 0 {
 		return err
 	}
-	if o.drivers, err = csidriver.OpenAll(sockets, o.cfg.CSITimeout); err != nil {
+	secrets, err := csidriver.ParseSecrets(o.cfg.CSISecrets, sockets)
+	if err != nil {
+		return err
+	}
+	if o.drivers, err = csidriver.OpenAll(sockets, secrets, o.cfg.CSITimeout); err != nil {
 		return err
 	}
 	o.csi = csi.New(csi.Options{Cluster: o.id.info().ID, Drivers: o.drivers, Core: o.core, Owner: o.loop, Log: o.log})

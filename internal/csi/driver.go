@@ -47,6 +47,7 @@ type Driver struct {
 	name    string
 	timeout time.Duration
 	conn    *grpc.ClientConn
+	secrets secrets
 	turns   *fairshare.Turns // by tenant
 
 	mu     sync.Mutex // guards the field below
@@ -81,25 +82,32 @@ func ParseAll(list []string) (map[string]string, error) {
 	return out, nil
 }
 
-// Open returns a client, which connects when it is used. timeout is that of one call; 0: DefaultFor.
-func Open(name, socket string, timeout time.Duration) (*Driver, error) {
-	conn, err := grpc.NewClient("unix://"+socket,
+// Options configure a Driver.
+type Options struct {
+	Name, Socket string
+	Secrets      string        // file with the secrets of its calls, see readSecrets; "": none
+	Timeout      time.Duration // of one call; 0: DefaultFor
+}
+
+// Open returns a client, which connects when it is used.
+func Open(o Options) (*Driver, error) {
+	conn, err := grpc.NewClient("unix://"+o.Socket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)), grpc.WithMaxHeaderListSize(64<<10))
 	if err != nil {
-		return nil, fmt.Errorf("open CSI driver %s: %w", name, err)
+		return nil, fmt.Errorf("open CSI driver %s: %w", o.Name, err)
 	}
-	if timeout <= 0 {
-		timeout = DefaultFor
+	if o.Timeout <= 0 {
+		o.Timeout = DefaultFor
 	}
-	return &Driver{name: name, timeout: timeout, conn: conn, turns: fairshare.NewTurns(turns, 5, 4)}, nil
+	return &Driver{name: o.Name, timeout: o.Timeout, conn: conn, secrets: secrets{path: o.Secrets}, turns: fairshare.NewTurns(turns, 5, 4)}, nil
 }
 
-// OpenAll opens the drivers of ParseAll.
-func OpenAll(sockets map[string]string, timeout time.Duration) (map[string]*Driver, error) {
+// OpenAll opens the drivers of ParseAll with the files of ParseSecrets.
+func OpenAll(sockets, secrets map[string]string, timeout time.Duration) (map[string]*Driver, error) {
 	out := map[string]*Driver{}
 	for name, socket := range sockets {
-		d, err := Open(name, socket, timeout)
+		d, err := Open(Options{Name: name, Socket: socket, Secrets: secrets[name], Timeout: timeout})
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +122,9 @@ func (d *Driver) Close() { _ = d.conn.Close() }
 // Name returns the driver's name.
 func (d *Driver) Name() string { return d.name }
 
-// call makes one call for a tenant when it is its turn, within the driver's timeout.
-func (d *Driver) call(ctx context.Context, tenant api.Tenant, method string, do func(context.Context) error) error {
+// call makes one call for a tenant when it is its turn, within the driver's timeout. do gets the secrets of
+// the call.
+func (d *Driver) call(ctx context.Context, tenant api.Tenant, method string, do func(context.Context, map[string]string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
 	began := time.Now()
@@ -124,12 +133,16 @@ func (d *Driver) call(ctx context.Context, tenant api.Tenant, method string, do 
 		return d.fail(ctx, method, began, err)
 	}
 	defer leave()
+	secrets, err := d.secrets.of(method)
+	if err != nil {
+		return fmt.Errorf("call %s of CSI driver %s: %w", method, d.name, err)
+	}
 	d.mu.Lock()
 	if d.silent.IsZero() {
 		d.silent = began
 	}
 	d.mu.Unlock()
-	if err := do(ctx); err != nil {
+	if err := do(ctx, secrets); err != nil {
 		return d.fail(ctx, method, began, err)
 	}
 	d.answered()
@@ -162,7 +175,7 @@ func (d *Driver) fail(ctx context.Context, method string, began time.Time, err e
 	if code != codes.Unavailable { // its socket may be gone
 		d.answered()
 	}
-	return &Error{Driver: d.name, Method: method, Code: code, Text: shorten(status.Convert(err).Message())}
+	return &Error{Driver: d.name, Method: method, Code: code, Text: d.shorten(status.Convert(err).Message())}
 }
 
 // Error is a driver's answer that a call failed.
@@ -190,20 +203,22 @@ func (e *Error) Unwrap() error {
 	return api.ErrUnavailable
 }
 
-func shorten(s string) string {
+// shorten returns a text of the driver without secrets, as one short line.
+func (d *Driver) shorten(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
+	}, strings.ToValidUTF8(d.secrets.redact(s), "?"))
 	if len(s) > maxText {
 		return strings.ToValidUTF8(s[:maxText], "") + "…"
 	}
 	return s
 }
 
-// check returns an error if an answer is too large to be kept.
+// check returns an error if an answer is too large to be kept, or contains a secret, with which it would be
+// stored.
 func (d *Driver) check(method string, dicts ...map[string]string) error {
 	for _, m := range dicts {
 		for k, v := range m {
@@ -211,20 +226,23 @@ func (d *Driver) check(method string, dicts ...map[string]string) error {
 				return fmt.Errorf("CSI driver %s answered %s with %d entries, want at most %d with at most %d bytes each: %w", d.name, method, len(m), maxEntries, maxWord, api.ErrInvalid)
 			}
 		}
+		if k, yes := d.secrets.echoed(m); yes {
+			return fmt.Errorf("CSI driver %s answered %s with one of its secrets, under the key %q: %w", d.name, method, d.shorten(k), api.ErrInvalid)
+		}
 	}
 	return nil
 }
 
 // Check verifies that the driver at the socket has the configured name and is ready.
 func (d *Driver) Check(ctx context.Context) error {
-	return d.call(ctx, "", "GetPluginInfo", func(ctx context.Context) error {
+	return d.call(ctx, "", "GetPluginInfo", func(ctx context.Context, _ map[string]string) error {
 		c := csi.NewIdentityClient(d.conn)
 		info, err := c.GetPluginInfo(ctx, &csi.GetPluginInfoRequest{})
 		if err != nil {
 			return err
 		}
 		if info.GetName() != d.name {
-			return fmt.Errorf("the driver at its socket is %q: %w", shorten(info.GetName()), api.ErrInvalid)
+			return fmt.Errorf("the driver at its socket is %q: %w", d.shorten(info.GetName()), api.ErrInvalid)
 		}
 		ready, err := c.Probe(ctx, &csi.ProbeRequest{})
 		if err == nil && ready.GetReady() != nil && !ready.GetReady().GetValue() {
@@ -263,7 +281,7 @@ type NodeService struct {
 
 // Node returns what the driver says about the node.
 func (d *Driver) Node(ctx context.Context) (out NodeService, err error) {
-	err = d.call(ctx, "", "NodeGetInfo", func(ctx context.Context) error {
+	err = d.call(ctx, "", "NodeGetInfo", func(ctx context.Context, _ map[string]string) error {
 		c := csi.NewNodeClient(d.conn)
 		info, err := c.NodeGetInfo(ctx, &csi.NodeGetInfoRequest{})
 		if err != nil {
@@ -285,16 +303,16 @@ func (d *Driver) Node(ctx context.Context) (out NodeService, err error) {
 		return err
 	})
 	if err == nil {
-		err = d.check("NodeGetInfo", out.Topology)
+		err = d.check("NodeGetInfo", out.Topology, map[string]string{"node_id": out.ID})
 	}
 	return out, err
 }
 
 // Stage calls NodeStageVolume.
 func (d *Driver) Stage(ctx context.Context, m Mount) error {
-	return d.call(ctx, m.Tenant, "NodeStageVolume", func(ctx context.Context) error {
+	return d.call(ctx, m.Tenant, "NodeStageVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, VolumeCapability: capability(), VolumeContext: m.Context,
+			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, VolumeCapability: capability(), VolumeContext: m.Context, Secrets: secrets,
 		})
 		return err
 	})
@@ -302,10 +320,10 @@ func (d *Driver) Stage(ctx context.Context, m Mount) error {
 
 // Publish calls NodePublishVolume.
 func (d *Driver) Publish(ctx context.Context, m Mount) error {
-	return d.call(ctx, m.Tenant, "NodePublishVolume", func(ctx context.Context) error {
+	return d.call(ctx, m.Tenant, "NodePublishVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, TargetPath: m.Target, VolumeCapability: capability(),
-			Readonly: m.ReadOnly, VolumeContext: m.Context,
+			Readonly: m.ReadOnly, VolumeContext: m.Context, Secrets: secrets,
 		})
 		return err
 	})
@@ -313,7 +331,7 @@ func (d *Driver) Publish(ctx context.Context, m Mount) error {
 
 // Unpublish calls NodeUnpublishVolume. It succeeds if the driver does not know the volume any more.
 func (d *Driver) Unpublish(ctx context.Context, m Mount) error {
-	return gone(d.call(ctx, m.Tenant, "NodeUnpublishVolume", func(ctx context.Context) error {
+	return gone(d.call(ctx, m.Tenant, "NodeUnpublishVolume", func(ctx context.Context, _ map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: m.Handle, TargetPath: m.Target})
 		return err
 	}))
@@ -321,7 +339,7 @@ func (d *Driver) Unpublish(ctx context.Context, m Mount) error {
 
 // Unstage calls NodeUnstageVolume. It succeeds if the driver does not know the volume any more.
 func (d *Driver) Unstage(ctx context.Context, m Mount) error {
-	return gone(d.call(ctx, m.Tenant, "NodeUnstageVolume", func(ctx context.Context) error {
+	return gone(d.call(ctx, m.Tenant, "NodeUnstageVolume", func(ctx context.Context, _ map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: m.Handle, StagingTargetPath: m.Staging})
 		return err
 	}))
@@ -329,10 +347,10 @@ func (d *Driver) Unstage(ctx context.Context, m Mount) error {
 
 // ExpandNode calls NodeExpandVolume for a published volume.
 func (d *Driver) ExpandNode(ctx context.Context, m Mount) error {
-	return d.call(ctx, m.Tenant, "NodeExpandVolume", func(ctx context.Context) error {
+	return d.call(ctx, m.Tenant, "NodeExpandVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
 			VolumeId: m.Handle, VolumePath: m.Target, StagingTargetPath: m.Staging, VolumeCapability: capability(),
-			CapacityRange: &csi.CapacityRange{RequiredBytes: m.Bytes},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: m.Bytes}, Secrets: secrets,
 		})
 		return err
 	})
@@ -361,7 +379,7 @@ type ControllerService struct {
 
 // Controller returns what the driver's controller can do.
 func (d *Driver) Controller(ctx context.Context) (out ControllerService, err error) {
-	err = d.call(ctx, "", "ControllerGetCapabilities", func(ctx context.Context) error {
+	err = d.call(ctx, "", "ControllerGetCapabilities", func(ctx context.Context, _ map[string]string) error {
 		caps, err := csi.NewControllerClient(d.conn).ControllerGetCapabilities(ctx, &csi.ControllerGetCapabilitiesRequest{})
 		for _, k := range caps.GetCapabilities() {
 			switch k.GetRpc().GetType() {
@@ -386,9 +404,9 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 // Create creates a volume, or returns the existing one of the name. near is the topology of the node
 // that needs it first.
 func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, bytes int64, parameters, near map[string]string) (v Volume, err error) {
-	err = d.call(ctx, tenant, "CreateVolume", func(ctx context.Context) error {
+	err = d.call(ctx, tenant, "CreateVolume", func(ctx context.Context, secrets map[string]string) error {
 		req := &csi.CreateVolumeRequest{
-			Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: parameters,
+			Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: parameters, Secrets: secrets,
 		}
 		if len(near) > 0 {
 			at := []*csi.Topology{{Segments: near}}
@@ -412,24 +430,24 @@ func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, byt
 		return nil
 	})
 	if err == nil {
-		err = d.check("CreateVolume", slices.Concat([]map[string]string{v.Context}, v.Topology)...)
+		err = d.check("CreateVolume", slices.Concat([]map[string]string{v.Context, {"volume_id": v.Handle}}, v.Topology)...)
 	}
 	return v, err
 }
 
 // Delete deletes a volume. It succeeds if there is none.
 func (d *Driver) Delete(ctx context.Context, tenant api.Tenant, handle string) error {
-	return gone(d.call(ctx, tenant, "DeleteVolume", func(ctx context.Context) error {
-		_, err := csi.NewControllerClient(d.conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle})
+	return gone(d.call(ctx, tenant, "DeleteVolume", func(ctx context.Context, secrets map[string]string) error {
+		_, err := csi.NewControllerClient(d.conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle, Secrets: secrets})
 		return err
 	}))
 }
 
 // Attach makes a volume available on a node and returns what the node's driver needs.
 func (d *Driver) Attach(ctx context.Context, tenant api.Tenant, v Volume, node string, readOnly bool) (out map[string]string, err error) {
-	err = d.call(ctx, tenant, "ControllerPublishVolume", func(ctx context.Context) error {
+	err = d.call(ctx, tenant, "ControllerPublishVolume", func(ctx context.Context, secrets map[string]string) error {
 		answer, err := csi.NewControllerClient(d.conn).ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
-			VolumeId: v.Handle, NodeId: node, VolumeCapability: capability(), Readonly: readOnly, VolumeContext: v.Context,
+			VolumeId: v.Handle, NodeId: node, VolumeCapability: capability(), Readonly: readOnly, VolumeContext: v.Context, Secrets: secrets,
 		})
 		out = answer.GetPublishContext()
 		return err
@@ -442,17 +460,17 @@ func (d *Driver) Attach(ctx context.Context, tenant api.Tenant, v Volume, node s
 
 // Detach takes a volume away from a node. It succeeds if it is not there.
 func (d *Driver) Detach(ctx context.Context, tenant api.Tenant, handle, node string) error {
-	return gone(d.call(ctx, tenant, "ControllerUnpublishVolume", func(ctx context.Context) error {
-		_, err := csi.NewControllerClient(d.conn).ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: node})
+	return gone(d.call(ctx, tenant, "ControllerUnpublishVolume", func(ctx context.Context, secrets map[string]string) error {
+		_, err := csi.NewControllerClient(d.conn).ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: node, Secrets: secrets})
 		return err
 	}))
 }
 
 // Expand makes a volume larger. onNode reports whether the node has to expand it too.
 func (d *Driver) Expand(ctx context.Context, tenant api.Tenant, handle string, bytes int64) (onNode bool, err error) {
-	err = d.call(ctx, tenant, "ControllerExpandVolume", func(ctx context.Context) error {
+	err = d.call(ctx, tenant, "ControllerExpandVolume", func(ctx context.Context, secrets map[string]string) error {
 		answer, err := csi.NewControllerClient(d.conn).ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
-			VolumeId: handle, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapability: capability(),
+			VolumeId: handle, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapability: capability(), Secrets: secrets,
 		})
 		onNode = answer.GetNodeExpansionRequired()
 		if err == nil && answer.GetCapacityBytes() < bytes {

@@ -22,7 +22,10 @@ import (
 	"github.com/treeline-edge/treeline/testbed/csidriver"
 )
 
-const driverName = "dirs.test.example"
+const (
+	driverName = "dirs.test.example"
+	password   = "correct-horse-battery" // of all calls of the driver
+)
 
 var (
 	k1   = wire.Key{Instance: "acme/shop.prod.db.prod#0", Epoch: 1}
@@ -38,6 +41,7 @@ type rig struct {
 	storage *csidriver.Storage
 	server  *csidriver.Server
 	driver  *csi.Driver
+	cluster *csi.Driver // the driver as the cluster calls it
 
 	mu     sync.Mutex // guards the fields below
 	handle string
@@ -64,15 +68,26 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 		t.Fatal(err)
 	}
 	r.storage = csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: volumes})
+	secrets := filepath.Join(dir, "secrets.yaml")
+	if err := os.WriteFile(secrets, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	must := map[string]map[string]string{}
+	for _, m := range []string{"NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"} {
+		must[m] = map[string]string{"password": password}
+	}
+	r.storage.Require(must)
 	socket := filepath.Join(dir, "d.sock")
 	if r.server, err = csidriver.Serve(socket, r.storage, "n1", nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.server.Close)
-	if r.driver, err = csi.Open(driverName, socket, timeout); err != nil {
-		t.Fatal(err)
+	for _, d := range []**csi.Driver{&r.driver, &r.cluster} {
+		if *d, err = csi.Open(csi.Options{Name: driverName, Socket: socket, Secrets: secrets, Timeout: timeout}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup((*d).Close)
 	}
-	t.Cleanup(r.driver.Close)
 	r.start()
 	return r
 }
@@ -96,12 +111,12 @@ func (r *rig) attach(ctx context.Context, w wire.WantVolume) (out wire.VolumeAtt
 	if r.cut {
 		return out, api.ErrUnavailable
 	}
-	v, err := r.driver.Create(ctx, "acme", string(w.Volume()), 64<<20, nil, nil)
+	v, err := r.cluster.Create(ctx, "acme", string(w.Volume()), 64<<20, nil, nil)
 	if err != nil {
 		return out, err
 	}
 	r.handle = v.Handle
-	at, err := r.driver.Attach(ctx, "acme", v, "n1", false)
+	at, err := r.cluster.Attach(ctx, "acme", v, "n1", false)
 	return wire.VolumeAttached{Handle: v.Handle, Context: v.Context, Attachment: at, SizeMB: 64, Expand: true}, err
 }
 
@@ -114,7 +129,7 @@ func (r *rig) detach(ctx context.Context, w wire.WantVolume) error {
 	if r.handle == "" {
 		return nil // never attached
 	}
-	return r.driver.Detach(ctx, "acme", r.handle, "n1")
+	return r.cluster.Detach(ctx, "acme", r.handle, "n1")
 }
 
 func mountsUnder(t *testing.T, dir string) (out []string) {
@@ -144,6 +159,9 @@ func (r *rig) mounted(k wire.Key) {
 	}
 	if _, err := os.Stat(filepath.Join(r.storage.Data(r.handle), "page")); err != nil {
 		r.t.Errorf("what was written to %s is not in the volume: %v", mounts[0].Source, err)
+	}
+	if text, err := os.ReadFile(filepath.Join(r.dirOf(k.Instance.Volume("data")), recordFile)); err != nil || strings.Contains(string(text), password) {
+		r.t.Errorf("record of the volume: got %v, %s; want no secret", err, text)
 	}
 	if got := mountsUnder(r.t, r.dir); len(got) != 2 {
 		r.t.Errorf("mounts: got %v, want one staged and one published", got)
@@ -202,14 +220,14 @@ func TestVolumeIsMountedForOnePlacementAtATime(t *testing.T) {
 func TestEveryFailureIsRepaired(t *testing.T) {
 	for _, method := range []string{"CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"} {
 		for name, f := range map[string]csidriver.Fault{
-			"fails": {Code: codes.Internal}, "fails late": {Code: codes.Internal, Late: true}, "lies": {Lie: true},
+			"fails": {Code: codes.Internal, Echo: true}, "fails late": {Code: codes.Internal, Late: true}, "lies": {Lie: true},
 		} {
 			t.Run(method+" "+name, func(t *testing.T) {
 				r := newRig(t, time.Minute)
 				defer r.work()()
 				r.server.Set(method, f)
-				if _, err := r.Prepare(t.Context(), k1, data); err != nil && !strings.Contains(err.Error(), driverName) {
-					t.Errorf("prepare: got %v, want the driver named", err)
+				if _, err := r.Prepare(t.Context(), k1, data); err != nil && (!strings.Contains(err.Error(), driverName) || strings.Contains(err.Error(), password)) {
+					t.Errorf("prepare: got %v, want the driver named, and no secret", err)
 				} else if err == nil && !f.Lie {
 					t.Error("prepare: got no error")
 				}

@@ -40,6 +40,7 @@ type Config struct {
 	Storage        int64         `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed"`
 	Volumes        string        `yaml:"volumes" usage:"directory of services' volumes, on the disk that is offered; empty: volumes in the data directory"`
 	CSI            []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's node service; the cluster has the drivers in its configuration, too"`
+	CSISecrets     []string      `yaml:"csi_secrets" usage:"files with the secrets of CSI drivers, as NAME=/path/of/its.yaml, read at each call: a map of calls (CreateVolume, NodeStageVolume, …), or of all for the others, to keys and strings; only their owner may read them"`
 	CSITimeout     time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 	StorageReserve int64         `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
 	Bandwidth      string        `yaml:"bandwidth" usage:"Mbit/s to offer as IN/OUT (100/20), or one number for both; empty: the speed of the default route's interface; where its driver does not say, bandwidth is unknown and no service that reserves some is placed here"`
@@ -99,8 +100,12 @@ func (c Config) Validate() error {
 	if c.Address != "" && net.ParseIP(c.Address) == nil && !hostName.MatchString(c.Address) {
 		return daemon.Invalid("address", "%q is neither an IP address nor a host name; it has no port", c.Address)
 	}
-	if _, err := csidriver.ParseAll(c.CSI); err != nil {
+	sockets, err := csidriver.ParseAll(c.CSI)
+	if err != nil {
 		return daemon.Invalid("csi", "%v", err)
+	}
+	if _, err := csidriver.ParseSecrets(c.CSISecrets, sockets); err != nil {
+		return daemon.Invalid("csi_secrets", "%v", err)
 	}
 	if c.CSITimeout < 0 || c.CSITimeout > csidriver.MaxTimeout {
 		return daemon.Invalid("csi_timeout", "%s, want 0s to %s", c.CSITimeout, csidriver.MaxTimeout)

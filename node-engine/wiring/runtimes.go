@@ -153,7 +153,11 @@ func (c Config) openCSI(o csi.Options) (*csi.Manager, error) {
 	if _, err := os.Stat(o.Dir); len(sockets) == 0 && errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}
-	if o.Drivers, err = csidriver.OpenAll(sockets, c.CSITimeout); err != nil {
+	secrets, err := csidriver.ParseSecrets(c.CSISecrets, sockets)
+	if err != nil {
+		return nil, err
+	}
+	if o.Drivers, err = csidriver.OpenAll(sockets, secrets, c.CSITimeout); err != nil {
 		return nil, err
 	}
 	return csi.Open(o)

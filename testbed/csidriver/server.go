@@ -2,11 +2,15 @@ package csidriver
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"maps"
 	"net"
+	"net/url"
 	"os"
 	"path"
 	"reflect"
+	"slices"
 	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -22,6 +26,7 @@ type Fault struct {
 	Lie   bool       // it does nothing and reports success
 	Late  bool       // it hangs or fails after it was carried out, not before
 	Times int        // how many calls; 0: all
+	Echo  bool       // its error has the secrets of the call
 }
 
 // Server serves a storage on one node. The fault of one server does not affect others.
@@ -107,14 +112,18 @@ func (s *Server) take(method string) (f Fault, changed chan struct{}) {
 }
 
 func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-	f, changed := s.take(path.Base(info.FullMethod))
+	method := path.Base(info.FullMethod)
+	f, changed := s.take(method)
+	got, err := s.authenticate(method, req)
+	if err != nil {
+		return nil, err
+	}
 	var out any
-	var err error
 	switch {
 	case f.Late:
 		out, err = handle(ctx, req)
 	case f.Lie:
-		return emptyAnswer(s, path.Base(info.FullMethod)), nil
+		return emptyAnswer(s, method), nil
 	}
 	if f.Hang {
 		select {
@@ -124,6 +133,8 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		}
 	}
 	switch {
+	case f.Echo:
+		return nil, status.Errorf(f.Code, "told to fail%s", echo(got))
 	case f.Code != codes.OK:
 		return nil, status.Error(f.Code, "told to fail")
 	case f.Late:
@@ -136,4 +147,28 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 func emptyAnswer(s *Server, method string) any {
 	m := reflect.ValueOf(s).MethodByName(method)
 	return reflect.New(m.Type().Out(0).Elem()).Interface()
+}
+
+// authenticate compares the secrets of a call with those that it must have. Its error has those that it
+// got, as careless drivers do.
+func (s *Server) authenticate(method string, req any) (map[string]string, error) {
+	r, ok := req.(interface{ GetSecrets() map[string]string })
+	if !ok {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if want := s.secrets[method]; want != nil && !maps.Equal(want, r.GetSecrets()) {
+		return nil, status.Errorf(codes.Unauthenticated, "wrong secrets%s", echo(r.GetSecrets()))
+	}
+	return r.GetSecrets(), nil
+}
+
+// echo writes secrets in several ways.
+func echo(secrets map[string]string) (out string) {
+	for _, k := range slices.Sorted(maps.Keys(secrets)) {
+		v := secrets[k]
+		out += fmt.Sprintf(", %s=%s, %s, %s", k, v, base64.StdEncoding.EncodeToString([]byte(v)), url.QueryEscape(v))
+	}
+	return out
 }

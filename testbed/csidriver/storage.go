@@ -46,6 +46,7 @@ type Storage struct {
 	snapshots  map[string]*snapshot // by id
 	nodes      map[string]bool
 	violations []string
+	secrets    map[string]map[string]string // that calls must have, by method
 }
 
 type volume struct {
@@ -121,6 +122,13 @@ func (s *Storage) Violations() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.violations)
+}
+
+// Require sets the secrets that calls must have, by method. Calls of other methods may have any.
+func (s *Storage) Require(secrets map[string]map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets = secrets
 }
 
 // Forget removes a node's mounts, as a crash of its machine does.

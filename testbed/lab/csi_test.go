@@ -1,7 +1,9 @@
 package lab_test
 
 import (
+	"bytes"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,12 +22,21 @@ import (
 func TestCSIVolumes(t *testing.T) {
 	t.Parallel()
 	l := open(t, lab.Options{})
-	const driver = "dirs.test.example"
+	const driver, password = "dirs.test.example", "correct-horse-battery"
+	secret := filepath.Join(l.Dir, "secrets.yaml")
+	if err := os.WriteFile(secret, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	volumes := filepath.Join(l.Dir, "dirs")
 	if err := os.Mkdir(volumes, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	storage := csidriver.NewStorage(csidriver.Options{Name: driver, Dir: volumes})
+	must := map[string]map[string]string{}
+	for _, m := range []string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume", "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"} {
+		must[m] = map[string]string{"password": password}
+	}
+	storage.Require(must)
 	serve := func(name string) (*csidriver.Server, []string) {
 		socket := filepath.Join(l.Dir, name+".csi")
 		s, err := csidriver.Serve(socket, storage, name, nil)
@@ -33,7 +44,7 @@ func TestCSIVolumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Close)
-		return s, []string{"--csi", driver + "=" + socket, "--csi-timeout", "2s"}
+		return s, []string{"--csi", driver + "=" + socket, "--csi-timeout", "2s", "--csi-secrets", driver + "=" + secret}
 	}
 	controller, args := serve("controller")
 	c := l.Cluster("munich", lab.ClusterOptions{Args: args})
@@ -207,4 +218,16 @@ func TestCSIVolumes(t *testing.T) {
 			}
 		}
 	})
+	err := filepath.WalkDir(l.Dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() || path == secret {
+			return nil // it may be gone meanwhile
+		}
+		if text, err := os.ReadFile(path); err == nil && bytes.Contains(text, []byte(password)) {
+			t.Errorf("%s contains a secret of the driver", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
