@@ -46,6 +46,8 @@ var named = []struct {
 	{"get secrets", []string{"describe secret NAME"}},
 	{"describe config web", []string{"delete config NAME --yes"}},
 	{"describe secret db", []string{"delete secret NAME --yes"}},
+	{"top instances", []string{"get instances NAME", "top instances NAME"}},
+	{"top nodes", []string{"get nodes NAME", "top nodes NAME"}},
 	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"get runs shop/web", nil},
@@ -88,7 +90,13 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 		case path == "/v1/volumes":
 			say(t, w, api.Page[api.VolumeStatus]{Items: []api.VolumeStatus{{ID: web.Instance(0).Volume("data"), Tenant: "acme"}}})
 		case req.Method == http.MethodDelete && strings.HasPrefix(path, "/v1/volumes/"):
-		case path == "/v1/events", path == "/v1/instances":
+		case path == "/v1/usage/instances":
+			say(t, w, api.Usages[api.InstanceUsage]{Items: []api.InstanceUsage{{Instance: web.Instance(0)}}})
+		case path == "/v1/clusters/munich/usage/nodes":
+			say(t, w, api.Usages[api.NodeUsage]{Items: []api.NodeUsage{{Node: "n1", Cluster: "munich"}}})
+		case path == "/v1/instances":
+			say(t, w, api.Page[api.Instance]{Items: []api.Instance{{ID: web.Instance(0), Service: web, State: api.Running}}})
+		case path == "/v1/events":
 			say(t, w, api.Page[api.Event]{})
 		default:
 			t.Errorf("nobody answers %s", path)
@@ -100,7 +108,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	}
 	for _, tt := range named {
 		at := r
-		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") {
+		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") || strings.HasPrefix(tt.prints, "top ") {
 			at = nodes
 		}
 		for path := range missing {

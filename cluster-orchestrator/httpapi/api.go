@@ -87,12 +87,16 @@ type API struct {
 	huma   huma.API
 	shares *apishare.Shares
 	plans  *fairshare.Turns
+	usages *fairshare.Pool
 	grants grant.Set[rights.Principal] // of requests in progress
+
+	measured measurements
 }
 
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.Default())
-	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant)}
+	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant), usages: fairshare.NewPool(usagePlaces, fairshare.Policy{Fixed: true})}
+	a.measured.nodes = map[api.NodeID]*measurement{}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
 	a.huma = humachi.New(a.router, rest.Config("Treeline cluster", o.Version,
@@ -104,6 +108,7 @@ func New(o Options) *API {
 	a.registerAccess()
 	a.registerNet()
 	a.registerMetrics()
+	a.registerUsage()
 	a.registerVolumes()
 	a.registerTokens()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)

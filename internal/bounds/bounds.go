@@ -19,7 +19,7 @@ import (
 )
 
 type Message interface {
-	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | wire.WantValue | wire.WantVolume | // node to cluster
+	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | wire.WantValue | wire.WantVolume | wire.NodeSample | // node to cluster
 		wire.Report | wire.Hello | api.ClusterInfo // cluster to root
 }
 

@@ -11,7 +11,7 @@ import (
 // messages are the types that Apply accepts.
 var messages = []reflect.Type{
 	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](),
-	reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](), reflect.TypeFor[wire.WantValue](), reflect.TypeFor[wire.WantVolume](),
+	reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](), reflect.TypeFor[wire.WantValue](), reflect.TypeFor[wire.WantVolume](), reflect.TypeFor[wire.NodeSample](),
 	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](),
 }
 

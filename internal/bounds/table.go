@@ -82,6 +82,12 @@ var table = map[string]check{
 	"InstanceUsage.Requests":    between(-1, 1<<40),
 	"InstanceUsage.Fault":       text(sentence),
 
+	"NodeSample.Workloads": listOf(maxInstances),
+	"Usage.MilliCPU":       between(-1, api.MaxUsedMilliCPU),
+	"Usage.Memory":         between(-1, api.MaxUsedBytes),
+	"Usage.In":             between(-1, api.MaxUsedBytes),
+	"Usage.Out":            between(-1, api.MaxUsedBytes),
+
 	"NodeInfo.Hostname":     word(253),
 	"NodeInfo.Address":      word(253),
 	"NodeInfo.Arch":         word(shortWord),

@@ -16,7 +16,7 @@ import (
 // cannot connect to clusters and nodes. For "api" the bytes are an HTTP/1.1 response.
 type StreamRequest struct {
 	ID       string         `json:"id"`   // unguessable, used once
-	Kind     string         `json:"kind"` // "logs", "loglines", "api", "net", "volume", "exec", "attach", "portforward", "snapshot", "restore"
+	Kind     string         `json:"kind"` // "logs", "loglines", "api", "net", "volume", "exec", "attach", "portforward", "snapshot", "restore", and those below
 	Instance api.InstanceID `json:"instance,omitempty"`
 	Epoch    api.Epoch      `json:"epoch,omitempty"`
 	Follow   bool           `json:"follow,omitempty"`

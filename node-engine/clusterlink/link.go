@@ -46,7 +46,9 @@ type Options struct {
 	Net           Net // nil: the node has no netmanager
 	// Metrics returns the engine's metrics, as text of Prometheus.
 	Metrics func(context.Context) (io.ReadCloser, error)
-	Log     *slog.Logger // default slog.Default
+	// Usage measures what the machine and its workloads use; nil: the node does not measure it.
+	Usage func(context.Context) (wire.NodeSample, error)
+	Log   *slog.Logger // default slog.Default
 }
 
 // Net is the node's netmanager. Routes and Link must not block.

@@ -1,6 +1,7 @@
 package clusterlink
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -92,6 +93,8 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 		return l.opt.LogLines(ctx, req)
 	case req.Kind == "metrics" && l.opt.Metrics != nil:
 		return l.opt.Metrics(ctx)
+	case req.Kind == wire.StreamUsage && l.opt.Usage != nil:
+		return l.openUsage(ctx)
 	case req.Kind == "net" && l.opt.Net != nil:
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":
@@ -101,7 +104,7 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 	case req.Kind == wire.StreamDiscardVolume && l.opt.DiscardVolume != nil:
 		return http.NoBody, l.opt.DiscardVolume(ctx, req)
 	}
-	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, metrics, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
+	return nil, fmt.Errorf("stream of kind %q: this node serves logs, net, metrics, usage, volume, exec, attach, portforward, snapshot and restore: %w", req.Kind, api.ErrInvalid)
 }
 
 func (l *Link) deleteVolume(ctx context.Context, name string) error {
@@ -110,4 +113,13 @@ func (l *Link) deleteVolume(ctx context.Context, name string) error {
 		return err
 	}
 	return l.opt.DeleteVolume(ctx, id)
+}
+
+func (l *Link) openUsage(ctx context.Context) (io.ReadCloser, error) {
+	s, err := l.opt.Usage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(s)
+	return io.NopCloser(bytes.NewReader(b)), err
 }

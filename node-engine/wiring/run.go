@@ -183,7 +183,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
 		Access: e.volumeStreams(rt, access.New(reach).Open), Metrics: e.openMetrics,
-		DiscardVolume: e.discardVolume,
+		DiscardVolume: e.discardVolume, Usage: usage.NewSampler(rt, log).Sample,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
 		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {

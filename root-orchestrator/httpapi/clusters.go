@@ -56,6 +56,7 @@ func (a *API) registerClusters() {
 		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Instance], err error) {
 			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/instances", nil, &out)
 		})
+	a.registerUsage(clusters)
 	answer(a, clusters.Get("/v1/clusters/{id}/nodes/{node}", "Get node", forwarded...), rights.NodesRead, onNode[api.Node](a, http.MethodGet, ""))
 	for _, verb := range []string{"cordon", "uncordon", "drain", "force-drain", "purge"} {
 		op := clusters.Post("/v1/clusters/{id}/nodes/{node}/"+verb, "Have the cluster "+verb+" a node", forwarded...)

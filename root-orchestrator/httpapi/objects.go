@@ -107,7 +107,7 @@ func list[T any](ctx context.Context, a *API, p rights.Principal, in *ListInput,
 		key = l.key
 	}
 	seen := slices.DeleteFunc(visible(p, l.action, all, l.tenant), func(o T) bool {
-		return !root.Within(l.tenant(o), tenant) || !l.unfiltered && !within(l.id(o), in.Under) || l.only != nil && !l.only(o)
+		return !root.Within(l.tenant(o), tenant) || !l.unfiltered && !api.Under(l.id(o), in.Under) || l.only != nil && !l.only(o)
 	})
 	slices.SortFunc(seen, func(a, b T) int { return strings.Compare(key(a), key(b)) })
 	if l.tail > 0 && len(seen) > l.tail {
@@ -172,11 +172,4 @@ func nextLink(path string, in *ListInput, cursor string) string {
 		q.Set("under", in.Under)
 	}
 	return "<" + path + "?" + q.Encode() + `>; rel="next"`
-}
-
-// within reports whether an id is that of the given application or service, or of an object below
-// it. All ids are below "".
-func within(id, under string) bool {
-	rest, ok := strings.CutPrefix(id, under)
-	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')
 }

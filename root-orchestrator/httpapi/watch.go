@@ -184,7 +184,7 @@ func (s scope) holds(c api.Change) bool {
 	if e, ok := c.Object.(api.Event); ok {
 		id = eventObject(e)
 	}
-	return within(id, s.under)
+	return api.Under(id, s.under)
 }
 
 // eventObject returns the full id of an event's object.

@@ -101,6 +101,7 @@ var slots = map[string]string{
 	"node-engine/clusterlink/link.go":             "probes that the cluster ordered, one round at a time; the pinger bounds them and refuses others",
 	"scheduler-plugins/extsched/client/client.go": "the core makes one request at a time",
 	"root-orchestrator/httpapi/why.go":            "parts of one request",
+	"cluster-orchestrator/httpapi/usage.go":       "parts of one request, which has a place",
 	"internal/bus/mqtt/mqtt.go":                   "publishes of the one client itself",
 }
 

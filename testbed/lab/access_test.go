@@ -150,6 +150,15 @@ func TestAccessBehindNAT(t *testing.T) {
 		})
 	}
 
+	t.Run("top", func(t *testing.T) {
+		// The numbers come from the control group and the network namespace of the container.
+		run("top", "instances", "shop/echo#0").ends(0, `(?m)^NAME +CPU +MEMORY +IN +OUT +CLUSTER\nshop\S*echo\S*#0 +\d+m +[0-9.]+Mi +[0-9.]+kB/s +[0-9.]+kB/s +\S+$`)
+		run("top", "nodes", "-o", "wide").ends(0, `(?m)^`+string(node.ID)+` +\S+ +\d+m +[1-9][0-9.]*Mi `)
+		watch := run("top", "instances", "shop", "-w", "--interval", "1s", "-o", "json", "--sort-by", "-cpu")
+		watch.says(`(?s)"memory_bytes":[1-9].*\n.*"memory_bytes":[1-9]`)
+		run("top", "instances", "shop/none").ends(6, "shop/none")
+		run("top", "instances", "--interval", "1ms", "-w").ends(2, "at least 1s")
+	})
 	t.Run("exec", func(t *testing.T) {
 		run("exec", "shop/echo#0", "--", "/app", "exit", "7").ends(7, "^$")
 		run("exec", "shop/echo", "/app", "env").ends(0, `TREELINE_INSTANCE=`+regexp.QuoteMeta(string(id)))

@@ -51,6 +51,8 @@ func TestAnOperatorWorksWhileTheRootIsAway(t *testing.T) {
 	has(c.must("get", "nodes", "-o", "name"), "munich/n1")
 	has(c.must("get", "instances", "-o", "wide"), "running", "n1")
 	has(c.must("get", "instances", "hello/web#0", "-o", "json"), `"running"`)
+	has(c.must("top", "instances", "hello"), "hello.prod.web.v1#0", "munich")
+	has(c.must("top", "nodes"), "n1", "n2")
 	has(c.must("describe", "node", "n1"), "Runs: ", "hello.prod.web.v1#0")
 	_, said, code := c.run("logs", "hello/web")
 	if code != 0 {

@@ -65,8 +65,21 @@ func TestPeopleSeeWhatRunsWhere(t *testing.T) {
 		t.Errorf("describe does not say what runs on the node:\n%s", out)
 	}
 
+	if got := cells(c.must("top", "instances", "-o", "wide"), "hello.prod.web.v1#0"); !slices.Contains(got, "n1") {
+		t.Errorf("top instances has %v, want the node", got)
+	}
+	if got := cells(c.must("top", "nodes"), "n1"); got[1] != "munich" || !strings.HasSuffix(got[2], "m") {
+		t.Errorf("top nodes has %v, want the cluster and the processor time of the machine", got)
+	}
+
 	// A developer sees neither nodes nor their addresses.
 	c.env["TREELINE_TOKEN"] = c.person(t, "acme/dora", "Application_Provider")
+	if out := c.must("top", "instances", "-o", "json"); strings.Contains(out, "n1") || !strings.Contains(out, "hello.prod.web.v1#0") {
+		t.Errorf("top instances shows a developer\n%s", out)
+	}
+	if out, stderr, code := c.run("top", "nodes"); strings.Contains(out+stderr, "n1") {
+		t.Errorf("a developer's top nodes: exit %d, %s%s, want no node", code, out, stderr)
+	}
 	if out := c.must("get", "instances", "-o", "wide"); strings.Contains(out, "n1") || !strings.Contains(out, "running") {
 		t.Errorf("a developer sees\n%s", out)
 	}

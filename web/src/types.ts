@@ -361,6 +361,18 @@ export interface InstancePlan {
   why?: Explanation;
 }
 
+export interface InstanceUsage {
+  at: string;
+  cluster: string;
+  epoch: number;
+  in_bytes_per_second: number;
+  instance: string;
+  memory_bytes: number;
+  milli_cpu: number;
+  node?: string;
+  out_bytes_per_second: number;
+}
+
 export interface Invitation {
   code: string;
   expires: string;
@@ -535,6 +547,17 @@ export interface NodeDevice {
 export interface NodePorts {
   own?: HostPort[];
   publish?: PortRange[];
+}
+
+export interface NodeUsage {
+  allocated: Resources;
+  at: string;
+  capacity: Resources;
+  cluster: string;
+  instances: Usage;
+  machine: Usage;
+  node: string;
+  running: number;
 }
 
 export interface NodeVolume {
@@ -940,6 +963,13 @@ export interface Undo {
   to?: number;
 }
 
+export interface Unmeasured {
+  cluster?: string;
+  instance?: string;
+  node?: string;
+  reason: string;
+}
+
 export interface Update {
   auto_rollback?: boolean;
   canaries?: number;
@@ -947,6 +977,23 @@ export interface Update {
   min_healthy_time?: number;
   parallelism?: number;
   surge?: number;
+}
+
+export interface Usage {
+  in_bytes_per_second: number;
+  memory_bytes: number;
+  milli_cpu: number;
+  out_bytes_per_second: number;
+}
+
+export interface UsagesInstanceUsage {
+  items: InstanceUsage[];
+  missing?: Unmeasured[];
+}
+
+export interface UsagesNodeUsage {
+  items: NodeUsage[];
+  missing?: Unmeasured[];
 }
 
 export interface User {
