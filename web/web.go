@@ -16,16 +16,23 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"path"
 	"strings"
+
+	"github.com/treeline-edge/treeline"
+	"github.com/treeline-edge/treeline/web/docs"
 )
 
 //go:embed dist
 var dist embed.FS
 
-// Path is where the dashboard is.
-const Path = "/ui/"
+// Path is where the dashboard is, and APIPath its page about the REST API, which needs no session.
+const (
+	Path    = "/ui/"
+	APIPath = "/v1/docs"
+)
 
 // The tiers that have a dashboard.
 const (
@@ -42,13 +49,15 @@ var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml",
 }
 
+// file is compressed; few clients want it otherwise.
 type file struct {
 	etag, mediaType string
-	plain, packed   []byte
+	status, size    int // size is that of the text
+	packed          []byte
 }
 
-// Handler serves the dashboard of a tier below Path, and leads from / to it. next serves all other
-// paths.
+// Handler serves the dashboard of a tier below Path and at APIPath, the documentation below docs.Path, and leads
+// from / to the dashboard. next serves all other paths.
 func Handler(tier string, next http.Handler) http.Handler {
 	files := map[string]file{}
 	entries, err := dist.ReadDir("dist")
@@ -67,13 +76,21 @@ func Handler(tier string, next http.Handler) http.Handler {
 		}
 		files[Path+name] = newFile(types[path.Ext(e.Name())], text)
 	}
+	files[APIPath] = files[Path]
+	pages := docs.New(treeline.Pages, tier, func(mediaType string, status int, text []byte) http.Handler {
+		f := newFile(mediaType, text)
+		f.status = status
+		return f
+	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		f, ok := files[r.URL.Path]
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			next.ServeHTTP(w, r)
 		case ok:
-			f.serve(w, r)
+			f.ServeHTTP(w, r)
+		case strings.HasPrefix(r.URL.Path+"/", docs.Path):
+			pages.ServeHTTP(w, r)
 		case r.URL.Path == "/", r.URL.Path+"/" == Path:
 			http.Redirect(w, r, Path, http.StatusFound)
 		default:
@@ -95,10 +112,10 @@ func newFile(mediaType string, text []byte) file {
 		panic(fmt.Sprintf("compress into memory: %v", err))
 	}
 	sum := sha256.Sum256(text)
-	return file{hex.EncodeToString(sum[:8]), mediaType, text, packed.Bytes()}
+	return file{hex.EncodeToString(sum[:8]), mediaType, http.StatusOK, len(text), packed.Bytes()}
 }
 
-func (f file) serve(w http.ResponseWriter, r *http.Request) {
+func (f file) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -107,20 +124,30 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache") // a new version of the daemon has the same names
 	h.Set("Vary", "Accept-Encoding")
-	body, etag := f.plain, f.etag
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		body, etag = f.packed, etag+"-gzip"
+	zipped := strings.Contains(r.Header.Get("Accept-Encoding"), "gzip")
+	size, etag := f.size, f.etag
+	if zipped {
+		size, etag = len(f.packed), etag+"-gzip"
 	}
 	h.Set("ETag", `"`+etag+`"`)
-	if r.Header.Get("If-None-Match") == `"`+etag+`"` {
+	if f.status == http.StatusOK && r.Header.Get("If-None-Match") == `"`+etag+`"` {
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	if len(body) != len(f.plain) {
+	if zipped {
 		h.Set("Content-Encoding", "gzip")
 	}
 	h.Set("Content-Type", f.mediaType)
-	h.Set("Content-Length", fmt.Sprint(len(body)))
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(body) // the client is gone
+	h.Set("Content-Length", fmt.Sprint(size))
+	w.WriteHeader(f.status)
+	if r.Method == http.MethodHead {
+		return
+	}
+	if zipped {
+		_, _ = w.Write(f.packed) // the client is gone
+		return
+	}
+	if z, err := gzip.NewReader(bytes.NewReader(f.packed)); err == nil { // packed is our own
+		_, _ = io.Copy(w, z) //nolint:gosec // as long as f.size
+	}
 }

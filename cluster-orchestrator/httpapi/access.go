@@ -23,17 +23,17 @@ func (a *API) registerAccess() {
 	instances := rest.Tag("instances")
 	answer(a, rest.Tag("events").Get("/v1/events", "List who reached instances through the cluster's own port").Named("listEvents"), "", a.events)
 	errors := []int{404, 409, 503, 504}
-	handle(a, instances.Get("/v1/instances/{id}/exec", "Run a process in an instance, over a WebSocket", errors...).Named("execInstance"), "",
+	handle(a, instances.Get("/v1/instances/{id}/exec", "Run a process in an instance, over a WebSocket", errors...).Named("execInstance").About(access.AboutExec), "",
 		func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "exec", Instance: api.InstanceFromPath(in.ID), Exec: in.Exec()}, access.Describe(in.Exec()))
 		})
-	handle(a, instances.Get("/v1/instances/{id}/attach", "Follow the output of an instance, over a WebSocket", errors...).Named("attachInstance"), "",
+	handle(a, instances.Get("/v1/instances/{id}/attach", "Follow the output of an instance, over a WebSocket", errors...).Named("attachInstance").About(access.AboutAttach), "",
 		func(ctx context.Context, p rights.Principal, in *access.AttachIn) (*streamOut, error) {
 			r := in.Request()
 			r.Instance = api.InstanceFromPath(in.ID)
 			return a.access(ctx, p, in.Upgrade, r, in.Describe())
 		})
-	handle(a, instances.Get("/v1/instances/{id}/portforward", "Connect to ports of an instance, over a WebSocket", errors...).Named("portForwardInstance"), "",
+	handle(a, instances.Get("/v1/instances/{id}/portforward", "Connect to ports of an instance, over a WebSocket", errors...).Named("portForwardInstance").About(access.AboutForward), "",
 		func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, wire.StreamRequest{Kind: "portforward", Instance: api.InstanceFromPath(in.ID)}, "port-forward")
 		})

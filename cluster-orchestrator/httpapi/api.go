@@ -113,6 +113,7 @@ func New(o Options) *API {
 	a.registerTokens()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)
 	answer(a, renew, "", a.renewStream)
+	rest.Describe(a.huma.OpenAPI())
 	return a
 }
 

@@ -47,7 +47,8 @@ func (a *API) registerInstances() {
 	plan := tag.Post("/v1/plan", "Plan on which nodes instances that are not here would be placed, one after the other", 413, 429)
 	plan.MaxBodyBytes, plan.Middlewares = maxPlanBody, huma.Middlewares{a.planTurn}
 	answer(a, plan.Named("plan"), "", a.plan)
-	handle(a, tag.Get("/v1/instances/{id}/logs", "Stream the output of an instance", 404, 409, 503, 504).Named("instanceLogs"), "", a.logs)
+	handle(a, tag.Get("/v1/instances/{id}/logs", "Stream the output of an instance", 404, 409, 503, 504).Named("instanceLogs").
+		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), "", a.logs)
 	scale := tag.Post("/v1/services/{id}/scale", "Scale a service in this cluster, while the root is unreachable", 404, 409)
 	act(a, scale.Named("scaleService"), "", a.scale)
 }

@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strconv"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/jsonsize"
@@ -49,7 +51,7 @@ func (a *API) registerNet() {
 	trace := tag.Get("/v1/instances/{id}/trace", "Show step by step where a new flow of an instance would go", 404, 409, 503, 504)
 	answer(a, trace.Named("traceInstance"), "", a.trace)
 	capture := tag.Get("/v1/instances/{id}/capture", "Stream the packets of an instance, as pcap", 404, 409, 503, 504)
-	handle(a, capture.Named("captureInstance"), "", a.capture)
+	handle(a, capture.Named("captureInstance").Answers("pcap", "application/vnd.tcpdump.pcap", &huma.Schema{Type: "string", Format: "binary"}), "", a.capture)
 }
 
 // askNet requests a path from a node's netmanager and decodes the answer into out.

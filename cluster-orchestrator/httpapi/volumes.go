@@ -26,7 +26,7 @@ func (a *API) registerVolumes() {
 }
 
 func (a *API) registerCopies(kind, summary string) {
-	handle(a, rest.Tag("volumes").Get("/v1/volumes/{id}/"+kind, summary, 404, 409, 503, 504).Named(kind+"Volume"), "",
+	handle(a, rest.Tag("volumes").Get("/v1/volumes/{id}/"+kind, summary, 404, 409, 503, 504).Named(kind+"Volume").About(access.AboutCopy[kind]), "",
 		func(ctx context.Context, p rights.Principal, in *access.VolumeIn) (*streamOut, error) {
 			return a.accessVolume(ctx, p, kind, in)
 		})

@@ -123,7 +123,7 @@ func (b BrokerConfig) external() bool {
 type NetworkConfig struct {
 	Relay       string        `yaml:"relay" usage:"host:port under which nodes, and those of other clusters, reach this cluster's relay (UDP, and TLS where UDP is blocked). Empty: that of url; off: no relay, and nodes behind NATs may not reach each other"`
 	Unencrypted []string      `yaml:"unencrypted" old:"clear" usage:"networks (10.1.0.0/16, …) on which packets between nodes are not encrypted"`
-	Interest    time.Duration `yaml:"interest" usage:"lifetime of a node's subscription that is not renewed; 0: the core's default"`
+	Interest    time.Duration `yaml:"interest" usage:"lifetime of a node's subscription that is not renewed; 0: 10m"`
 }
 
 // noRelay is the value of NetworkConfig.Relay that turns the relay off.

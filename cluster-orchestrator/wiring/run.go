@@ -378,6 +378,8 @@ func (o *orchestrator) route(health http.Handler) http.Handler {
 		switch p := r.URL.Path; {
 		case strings.HasPrefix(p, "/v1/node/"), strings.HasPrefix(p, "/v1/join/"):
 			o.server.Handler().ServeHTTP(w, r)
+		case p == web.APIPath:
+			pages.ServeHTTP(w, r)
 		case strings.HasPrefix(p, "/v1/"):
 			o.api.Handler().ServeHTTP(w, r)
 		default:

@@ -28,6 +28,24 @@ import (
 // Protocol is the WebSocket subprotocol of the streams.
 const Protocol = "treeline.v1"
 
+// Descriptions of the operations that serve streams, and AboutCopy those of volumes by kind of stream.
+const (
+	AboutExec = "Run a process in the workload, over a WebSocket with the subprotocol " + Protocol + ". The bytes of its binary messages are frames: " +
+		"kind (1 byte), length (2 bytes, big endian), payload. Kinds of the client: 1 input, 4 size of the terminal (columns and rows, 2 bytes each), 5 end of the input. " +
+		"Kinds of the process: 2 output, 3 errors, 6 exit code (4 bytes), 7 a problem. The end of the connection kills the process. A browser may send its token as the further subprotocol treeline.token.<token>."
+	AboutAttach = "What the workload writes from now on, and its exit code, over a WebSocket with the frames of exec. " +
+		"With stdin, the client's input goes to the workload, whose input frame 5 ends for good; the end of the connection does not."
+	AboutForward = "Connections to ports of the workload, over a WebSocket with the subprotocol " + Protocol + ": a yamux session whose streams begin with the protocol " +
+		"(1 byte: 6 TCP, 17 UDP) and the port (2 bytes, big endian)."
+)
+
+var AboutCopy = map[string]string{
+	"snapshot": "The files of a local volume as a tar archive with a checksum, over a WebSocket with the frames of exec: the archive as output, and the exit code 0 when it is complete. " +
+		"An instance may have the volume; its writes wait until the node has copied the files on its disk.",
+	"restore": "Replaces the files of a local volume by those of a snapshot, over a WebSocket with the frames of exec: the client sends the archive as input and then the end of the input; " +
+		"the exit code 0 says that the files were replaced. The volume keeps its files if anything fails. A volume that an instance has is not restored.",
+}
+
 // LogsIn is the part of an input that selects what to read of a log.
 type LogsIn struct {
 	Follow     bool `query:"follow" doc:"Continue as the workload writes."`

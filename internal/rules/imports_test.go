@@ -49,7 +49,7 @@ var direction = []struct {
 	{"cluster-orchestrator", daemonMay, daemonReason},
 	{"node-engine", daemonMay, daemonReason},
 	{"netmanager", daemonMay, daemonReason},
-	{"web", nil, "the dashboard calls the REST API as any client does; its Go code serves files"},
+	{"web", []string{"."}, "the dashboard calls the REST API as any client does; its Go code serves files, and the embedded pages of documentation"},
 	{"testbed", []string{"*"}, ""},
 	{"cli", []string{"api", "internal", "cli"}, "the CLI talks to daemons over their APIs; `treeline dev` starts them as processes"},
 }
@@ -174,6 +174,7 @@ var modules = []struct {
 	{"github.com/prometheus/client_golang", append([]string{"internal/daemon"}, wirings...), "metrics, registered where a daemon is put together"},
 	{"github.com/prometheus/common", []string{"node-engine/usage"}, "the text format of metrics, of a counter of a workload"},
 	{"github.com/prometheus/prometheus", []string{"internal/promexpr"}, "the parser of expressions, which are restricted to their tenant's series"},
+	{"github.com/yuin/goldmark", []string{"web/docs"}, "Markdown, for the pages of documentation"},
 	{"go.etcd.io/bbolt", []string{"internal/store/embedded"}, "the embedded store"},
 	{"go.mongodb.org/mongo-driver", []string{"internal/store/mongo"}, "the external store"},
 	{"github.com/mochi-mqtt/server", []string{"internal/bus/broker"}, "the embedded broker"},

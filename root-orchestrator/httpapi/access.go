@@ -25,20 +25,17 @@ func (a *API) registerAccess() {
 	instances := rest.Tag("instances")
 	errors := []int{404, 409, 503, 504}
 	handle(a, instances.Get("/v1/instances/{id}/exec", "Exec in instance", errors...).
-		About("Run a process in the workload, over a WebSocket with the subprotocol "+access.Protocol+". The bytes of its binary messages are frames: "+
-			"kind (1 byte), length (2 bytes, big endian), payload. Kinds of the client: 1 input, 4 size of the terminal (columns and rows, 2 bytes each), 5 end of the input. "+
-			"Kinds of the process: 2 output, 3 errors, 6 exit code (4 bytes), 7 a problem. The end of the connection kills the process. A browser may send its token as the further subprotocol treeline.token.<token>."),
+		About(access.AboutExec),
 		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "exec", Exec: in.Exec()}, access.Describe(in.Exec()))
 		})
 	handle(a, instances.Get("/v1/instances/{id}/attach", "Attach to instance", errors...).
-		About("What the workload writes from now on, and its exit code, over a WebSocket with the frames of exec. With stdin, the client's input goes to the workload, whose input frame 5 ends for good; the end of the connection does not."),
+		About(access.AboutAttach),
 		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.AttachIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, in.ID, in.Request(), in.Describe())
 		})
 	handle(a, instances.Get("/v1/instances/{id}/portforward", "Forward ports of instance", errors...).
-		About("Connections to ports of the workload, over a WebSocket with the subprotocol "+access.Protocol+": a yamux session whose streams begin with the protocol "+
-			"(1 byte: 6 TCP, 17 UDP) and the port (2 bytes, big endian)."),
+		About(access.AboutForward),
 		rights.AppsExec, func(ctx context.Context, p rights.Principal, in *access.InstanceIn) (*streamOut, error) {
 			return a.access(ctx, p, in.Upgrade, in.ID, wire.StreamRequest{Kind: "portforward"}, "port-forward")
 		})

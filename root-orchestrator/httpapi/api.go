@@ -163,7 +163,7 @@ func New(o Options) (*API, error) {
 	}
 	a.registerWebhooks()
 	a.registerChanges()
-	a.router.Get("/v1/docs", a.docs)
+	rest.Describe(a.huma.OpenAPI())
 	return a, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -40,14 +39,6 @@ func TestOpenAPIIsFresh(t *testing.T) {
 	status, _, served := r.raw("GET", "/v1/openapi.json", "", "")
 	if status != 200 || !json.Valid([]byte(served)) {
 		t.Errorf("served: %d", status)
-	}
-}
-
-func TestDocsLoadNothingFromElsewhere(t *testing.T) {
-	r := newRig(t)
-	status, _, page := r.raw("GET", "/v1/docs", "", "")
-	if status != 200 || regexp.MustCompile(`(src|href)="(https?:)?//`).MatchString(page) || !regexp.MustCompile(`/v1/instances/\{id\}/why`).MatchString(page) {
-		t.Errorf("documentation page: status %d, want 200, no external links and the route of why in %s", status, page)
 	}
 }
 

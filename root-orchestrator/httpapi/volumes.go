@@ -32,11 +32,9 @@ func (a *API) registerVolumes() {
 		rights.AppsWrite, a.deleteVolume)
 	errors := []int{404, 409, 503, 504}
 	a.registerCopy("snapshot", tag.Get("/v1/volumes/{id}/snapshot", "Snapshot volume", errors...).
-		About("The files of a local volume as a tar archive with a checksum, over a WebSocket with the frames of exec: the archive as output, and the exit code 0 when it is complete. "+
-			"An instance may have the volume; its writes wait until the node has copied the files on its disk."))
+		About(access.AboutCopy["snapshot"]))
 	a.registerCopy("restore", tag.Get("/v1/volumes/{id}/restore", "Restore volume", errors...).
-		About("Replaces the files of a local volume by those of a snapshot, over a WebSocket with the frames of exec: the client sends the archive as input and then the end of the input; "+
-			"the exit code 0 says that the files were replaced. The volume keeps its files if anything fails. A volume that an instance has is not restored."))
+		About(access.AboutCopy["restore"]))
 }
 
 func (a *API) registerCopy(kind string, op rest.Operation) {

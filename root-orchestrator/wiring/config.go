@@ -31,7 +31,7 @@ type Config struct {
 	NewKey   bool          `yaml:"new_secrets_key" usage:"start with a new key for configs and secrets although the one of those in the store is lost. They have no values until they are replaced. For one start only"`
 	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
 
-	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: the core's default"`
+	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: 30s"`
 
 	Scheduler    string `yaml:"scheduler" usage:"the scheduler that chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	MovesPerHour int    `yaml:"moves_per_hour" usage:"how often per hour an instance may move to another cluster because its placement violates its SLA"`

@@ -20,6 +20,7 @@ import (
 	net "github.com/treeline-edge/treeline/netmanager/wiring"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/testbed/docsgen"
 )
 
 var update = flag.Bool("update", false, "write the sample configurations")
@@ -65,6 +66,32 @@ func TestSamplesAreFresh(t *testing.T) {
 		if err != nil || string(have) != want {
 			t.Errorf("%s is stale (%v), run: go generate ./testbed/deploy", path, err)
 		}
+	}
+}
+
+// TestReferenceOfConfigurationIsFresh: docs/reference/configuration.md has the keys of all daemons.
+func TestReferenceOfConfigurationIsFresh(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "reference", "configuration.md")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(text)
+	for _, p := range programs {
+		table, err := Reference(p.defaults)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, err = docsgen.Embed(want, p.name, table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // not secret
+			t.Fatal(err)
+		}
+	} else if want != string(text) {
+		t.Errorf("%s is stale, run: go generate ./testbed/deploy", path)
 	}
 }
 

@@ -7,4 +7,4 @@
 //	go generate ./testbed/deploy
 package deploy
 
-//go:generate go test . -run TestSamplesAreFresh -update
+//go:generate go test . -run "AreFresh|IsFresh" -update

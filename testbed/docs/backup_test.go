@@ -41,7 +41,7 @@ stop)
 esac
 `
 
-// TestBackupAsDocumented saves a root with the commands of docs/how-to/operator.md, changes it, and
+// TestBackupAsDocumented saves a root with the commands of docs/how-to/backup.md, changes it, and
 // restores it with the commands there, below a directory that replaces /.
 func TestBackupAsDocumented(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestBackupAsDocumented(t *testing.T) {
 	}
 	create("before")
 	ca := text(t, data, wiring.CAFile)
-	blocks, err := Blocks(top, "docs/how-to/operator.md")
+	blocks, err := Blocks(top, "docs/how-to/backup.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestBackupAsDocumented(t *testing.T) {
 		run(strings.NewReplacer(" -C / ", " -C "+machine+" ", " /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
 	}
 	if ran != 2 {
-		t.Fatalf("docs/how-to/operator.md has %d blocks about backups, want 2", ran)
+		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 2", ran)
 	}
 	if have := tenants(); !slices.Contains(have, "before") || slices.Contains(have, "after") {
 		t.Errorf("the restored root has the tenants %q, want before and not after", have)

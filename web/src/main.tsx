@@ -152,7 +152,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
       </a>
       <header>
         <a class="brand" href={to('')}>
-          <img src="icon.svg" alt="" width="20" height="20" /> Treeline
+          <img src="/ui/icon.svg" alt="" width="20" height="20" /> Treeline
         </a>
         <nav aria-label="Pages">
           {links.filter(([page]) => may(needs[page] || 'events')).map(([page, name]) => (
@@ -160,6 +160,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
               {name}
             </a>
           ))}
+          <a href="/docs/">Docs</a>
         </nav>
         <span class="who">
           {!own && <Freshness />}
@@ -179,10 +180,50 @@ function Frame({ user, out }: { user: User; out: () => void }) {
   );
 }
 
+/** The page about the API at its own URL, with or without a session. */
+function API({ user, enter, out }: { user?: User; enter: () => void; out: () => void }) {
+  useEffect(() => {
+    document.title = 'API · Treeline';
+  }, []);
+  return (
+    <>
+      <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById('main')?.focus())}>
+        Skip to the content
+      </a>
+      <header>
+        <a class="brand" href="/ui/">
+          <img src="/ui/icon.svg" alt="" width="20" height="20" /> Treeline
+        </a>
+        <nav aria-label="Parts">
+          <a href="/ui/">Dashboard</a>
+          <a href="/docs/">Docs</a>
+          <a href="/v1/docs" aria-current="page">
+            API
+          </a>
+        </nav>
+        <span class="who">
+          {user && (
+            <span class="name">
+              <T>{user.user}</T>
+            </span>
+          )}
+          <button type="button" onClick={user ? out : enter}>
+            {user ? 'Sign out' : 'Sign in'}
+          </button>
+        </span>
+      </header>
+      <main id="main" tabIndex={-1}>
+        <Rest signedIn={!!user} />
+      </main>
+    </>
+  );
+}
+
 function Treeline() {
   const [user, setUser] = useState<User | undefined>();
   const [error, setError] = useState<unknown>();
   const [asked, setAsked] = useState(false);
+  const [entering, setEntering] = useState(false);
   const ask = () =>
     whoAmI()
       .then((u) => {
@@ -196,8 +237,10 @@ function Treeline() {
     void ask();
   }, []);
   if (!asked) return <p class="faint loading">Loading…</p>;
+  const out = () => void signOut().then(() => setUser(undefined));
+  if (location.pathname === '/v1/docs' && (user || !entering)) return <API user={user} enter={() => setEntering(true)} out={() => (setEntering(false), out())} />;
   if (!user) return <SignIn done={ask} error={error} />;
-  return <Frame user={user} out={() => void signOut().then(() => setUser(undefined))} />;
+  return <Frame user={user} out={out} />;
 }
 
 render(<Treeline />, document.getElementById('page')!);

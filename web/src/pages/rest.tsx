@@ -1,19 +1,18 @@
 import { tier } from '../http';
 import { Command } from '../parts/basics';
+import { Operations } from '../parts/operations';
 
-export function Rest() {
+/** The page about the REST API, also without a session. */
+export function Rest({ signedIn = true }: { signedIn?: boolean }) {
   return (
     <>
       <h1>API</h1>
-      <p>Everything here is done with the REST API of this {tier}, which programs use with a personal token (page Access).</p>
-      <ul>
-        {tier === 'root' && <li><a href="/v1/docs">Operations</a></li>}
-        <li><a href="/v1/openapi.json">OpenAPI document</a></li>
-      </ul>
-      <h2>Try it</h2>
-      <Command text={'curl --cacert ca.crt -H "Authorization: Bearer $TREELINE_TOKEN" ' + location.origin + (tier === 'root' ? '/v1/apps' : '/v1/nodes')} />
-      <h2>Follow changes</h2>
-      {tier === 'root' && <Command text={'curl -N --cacert ca.crt -H "Authorization: Bearer $TREELINE_TOKEN" ' + location.origin + '/v1/changes'} />}
+      <p>
+        Everything here is done with the REST API of this {tier}, which programs use with a {tier === 'root' ? <>personal token</> : <>token of the operator</>}.{' '}
+        <a href="/docs/reference/api">How to use it</a> · <a href="/v1/openapi.json">OpenAPI document</a>
+      </p>
+      {tier === 'root' && <Command text={'curl -N --cacert ca.pem -H "Authorization: Bearer $TREELINE_TOKEN" ' + location.origin + '/v1/changes'} />}
+      <Operations signedIn={signedIn} />
     </>
   );
 }

@@ -27,7 +27,7 @@ export function SignIn({ done, error }: { done: () => Promise<void>; error?: unk
   return (
     <main class="signin">
       <h1>
-        <img src="icon.svg" alt="" width="28" height="28" /> Treeline
+        <img src="/ui/icon.svg" alt="" width="28" height="28" /> Treeline
       </h1>
       <form onSubmit={submit}>
         {tier === 'cluster' ? (
@@ -63,6 +63,9 @@ export function SignIn({ done, error }: { done: () => Promise<void>; error?: unk
           </button>
         )}
       </form>
+      <p class="faint">
+        <a href="/docs/how-to/dashboard#sign-in">Help</a> · <a href="/docs/">Docs</a>
+      </p>
       {tier === 'cluster' && <p class="faint">The token is in the file operator-token in the cluster's data directory.</p>}
       {tier === 'root' && first && (
         <div class="faint">
