@@ -40,6 +40,7 @@ var featureTexts = map[string]string{
 	FeatureTurns:                     "schedules with overlap: allow or parallelism",
 	FeatureMoveVolume:                "moves with local volumes",
 	FeatureVolumeCopy:                "copies of volumes",
+	FeatureVolumeSnapshot:            "CSI volumes from snapshots",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -90,6 +91,9 @@ func (m Microservice) Features() []string {
 		}
 		if !slices.Contains(out, f) {
 			out = append(out, f)
+		}
+		if v.Snapshot != "" && !slices.Contains(out, FeatureVolumeSnapshot) {
+			out = append(out, FeatureVolumeSnapshot)
 		}
 	}
 	if m.Schedule != nil {

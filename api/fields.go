@@ -507,6 +507,10 @@ var fieldsAfterConstraints = []Field{
 	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "only with `type: local` or `csi`"},
 	{Pointer: volumePath + "/config", Type: ObjectField, Max: 32, Doc: "Parameters that the CSI driver gets when it creates the volume. Later changes have no effect on an existing volume.", Rule: "only with `type: csi`"},
 	{Pointer: volumePath + "/config/*", Type: StringField, Length: 1024, Doc: "One parameter, under its name of 1 to 128 bytes."},
+	{
+		Pointer: volumePath + "/snapshot", Type: StringField, Length: 512,
+		Doc: "The snapshot of a CSI volume of the same tenant that the volume is created from (`treeline get snapshots`); its instance is placed in the cluster of the snapshot. It has no effect on an existing volume (Treeline's own).", Rule: "only with `type: csi`, of the same driver; `size` at least that of the snapshot",
+	},
 	{Pointer: volumePath + "/secrets", Type: ArrayField, Status: Refused, Until: "the operators of cluster and nodes configure the secrets of a driver (key `csi_secrets`)", Doc: "Secrets for the CSI driver."},
 	{Pointer: volumePath + "/access_mode", Type: StringField, Status: Refused, Until: "each instance has a volume of its own, with one writer", Doc: "How many nodes may use the volume."},
 	{Pointer: servicePath + "/environment_from", Type: ArrayField, Status: Refused, Until: "use `files`: an environment is stored with the container and can be read in /proc", Doc: "Environment variables from configs and secrets."},

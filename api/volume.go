@@ -23,6 +23,9 @@ type Volume struct {
 	ReadOnly  bool   `json:"read_only,omitempty"`
 
 	Config map[string]string `json:"config,omitempty"` // parameters of the CSI driver
+	// Snapshot is the name of the snapshot that a CSI volume is created from, without its tenant, which is
+	// that of the service.
+	Snapshot string `json:"snapshot,omitempty"`
 }
 
 // The types of volumes.
@@ -243,6 +246,11 @@ func volumeRule(c checker, at string, v *value) {
 	}
 	if n := len(v.get("config").members); n > 0 && isVolumeType(is) && is != VolumeCSI {
 		c.fault(at+"/config", "leave config out", "config is for CSI drivers; a volume of type %s takes size and read_only", is)
+	}
+	if s := v.get("snapshot").text; s != "" && isVolumeType(is) && is != VolumeCSI {
+		c.fault(at+"/snapshot", "leave snapshot out, or restore the volume with treeline restore volume", "snapshot is for CSI drivers; a volume of type %s is created empty", is)
+	} else if _, err := ParseSnapshotID("tenant/" + s); s != "" && (err != nil || strings.Contains(s, "/")) {
+		c.fault(at+"/snapshot", "app.ns.service.ns#0:volume@name of the same tenant, see treeline get snapshots", "snapshot %q is no name of a snapshot", shorten(s))
 	}
 	if n, err := strconv.ParseInt(v.get("size").text, 10, 64); err == nil && n > 0 && n < MinDiskVolumeMB && (is == VolumeLocal || is == VolumeEphemeral) {
 		c.fault(at+"/size", fmt.Sprintf("%d to %d MiB", MinDiskVolumeMB, MaxVolumeMB), "size is %d, too small for a volume of type %s", n, is)

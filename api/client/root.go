@@ -266,6 +266,22 @@ func (c *Client) DeleteVolume(ctx context.Context, id api.VolumeID, at api.Revis
 	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Volumes, id), Header: ifMatch(at)})
 }
 
+// TakeSnapshot has the driver of a CSI volume take a snapshot, which is not ready at first. ErrConflict: one of
+// the name is ready.
+func (c *Client) TakeSnapshot(ctx context.Context, id api.VolumeID, name string) (api.VolumeSnapshot, error) {
+	return send[api.VolumeSnapshot](ctx, c, Request{Method: http.MethodPost, Path: pathOf(Volumes, id) + "/snapshots", Body: api.NewSnapshot{Name: name}})
+}
+
+// Snapshots lists snapshots of CSI volumes, and the revision of the list.
+func (c *Client) Snapshots(ctx context.Context, o ListOptions) ([]api.VolumeSnapshot, api.Revision, error) {
+	return List[api.VolumeSnapshot](ctx, c, string(Snapshots), o)
+}
+
+// DeleteSnapshot deletes a snapshot if it is at revision at; 0 matches any. ErrConflict: an SLA names it.
+func (c *Client) DeleteSnapshot(ctx context.Context, id api.SnapshotID, at api.Revision) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Snapshots, id), Header: ifMatch(at)})
+}
+
 // Clusters lists clusters, and the revision to watch from.
 func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, api.Revision, error) {
 	return List[api.Cluster](ctx, c, string(Clusters), o)

@@ -23,7 +23,8 @@ const (
 	Services  Kind = "/v1/services"
 	Instances Kind = "/v1/instances"
 	Clusters  Kind = "/v1/clusters"
-	Volumes   Kind = "/v1/volumes" // not watched
+	Volumes   Kind = "/v1/volumes"   // not watched
+	Snapshots Kind = "/v1/snapshots" // not watched
 	Events    Kind = "/v1/events"
 )
 

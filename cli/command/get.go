@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, clusters, nodes, configs or secrets"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs or secrets"}
 	for _, k := range []struct {
 		use     string
 		aliases []string
@@ -63,7 +63,7 @@ func (c *cli) getCmd() *cobra.Command {
 		c.sortFlag(cmd)
 		group.AddCommand(cmd)
 	}
-	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getRunsCmd())
+	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getSnapshotsCmd(), c.getRunsCmd())
 	group.AddCommand(c.getValuesCmds()...)
 	return group
 }

@@ -49,6 +49,7 @@ var named = []struct {
 	{"top instances", []string{"get instances NAME", "top instances NAME"}},
 	{"top nodes", []string{"get nodes NAME", "top nodes NAME"}},
 	{"get volumes", []string{"get volumes NAME", "describe volume NAME", "delete volume NAME --yes"}},
+	{"get snapshots", []string{"delete snapshot NAME --yes"}},
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"get runs shop/web", nil},
 	{"doctor", nil},
@@ -89,7 +90,9 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 			say(t, w, node)
 		case path == "/v1/volumes":
 			say(t, w, api.Page[api.VolumeStatus]{Items: []api.VolumeStatus{{ID: web.Instance(0).Volume("data"), Tenant: "acme"}}})
-		case req.Method == http.MethodDelete && strings.HasPrefix(path, "/v1/volumes/"):
+		case path == "/v1/snapshots":
+			say(t, w, api.Page[api.VolumeSnapshot]{Items: []api.VolumeSnapshot{{ID: web.Instance(0).Volume("data").Snapshot("monday"), Tenant: "acme"}}})
+		case req.Method == http.MethodDelete && (strings.HasPrefix(path, "/v1/volumes/") || strings.HasPrefix(path, "/v1/snapshots/")):
 		case path == "/v1/usage/instances":
 			say(t, w, api.Usages[api.InstanceUsage]{Items: []api.InstanceUsage{{Instance: web.Instance(0)}}})
 		case path == "/v1/clusters/munich/usage/nodes":
@@ -108,7 +111,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	}
 	for _, tt := range named {
 		at := r
-		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") || strings.HasPrefix(tt.prints, "top ") {
+		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") || strings.Contains(tt.prints, "snapshot") || strings.HasPrefix(tt.prints, "top ") {
 			at = nodes
 		}
 		for path := range missing {

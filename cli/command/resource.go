@@ -201,6 +201,11 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, o := range all {
 				out = append(out, short(string(o.ID)))
 			}
+		case "snapshots":
+			all, _, _ := a.Snapshots(ctx, own)
+			for _, o := range all {
+				out = append(out, short(string(o.ID)))
+			}
 		case "nodes":
 			all, _ := c.nodes(ctx, a, "")
 			for _, o := range all {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,21 +26,38 @@ not leave this machine. The server is --endpoint, AWS_ENDPOINT_URL_S3 or AWS_END
 otherwise Amazon's.`
 
 func (c *cli) snapshotCmd() *cobra.Command {
-	var to, endpoint string
+	var to, endpoint, name string
+	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "volume INSTANCE:NAME --to FILE", Aliases: []string{"vol"}, Short: "Copy the files of a local volume", Args: cobra.ExactArgs(1),
+		Use: "volume INSTANCE:NAME --to FILE", Aliases: []string{"vol"}, Short: "Copy the files of a local volume, or take a snapshot of a CSI volume", Args: cobra.ExactArgs(1),
 		Long: `Copy the files of a local volume, to restore them later. An instance may use the volume
 meanwhile: its writes wait until its node has copied the files on its own disk, so that they
 are as of one moment. A copy that is interrupted is not left behind.
 
+With --name, have the driver of a CSI volume take a snapshot, which the driver keeps. New
+volumes are created from it (snapshot of volumes in the SLA).
+
 ` + snapshotPlaces,
 		Example: `  treeline snapshot volume shop/db#0:data --to db.snapshot
-  treeline snapshot volume shop/db#0:data --to s3://backups/shop/monday --endpoint https://s3.example.org`,
+  treeline snapshot volume shop/db#0:data --to s3://backups/shop/monday --endpoint https://s3.example.org
+  treeline snapshot volume shop/db#0:data --name monday`,
 		ValidArgsFunction: c.complete("volumes"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			v, err := c.volume(ctx, a, args[0])
 			if err != nil {
 				return err
+			}
+			switch {
+			case (to == "") == (name == ""):
+				return usage("give --to FILE for a local volume, or --name NAME for one of a CSI driver")
+			case name != "" && v.Driver == "":
+				return usage("volume %s is local: copy its files with --to", p.Short(string(v.ID)))
+			case name == "" && v.Driver != "":
+				return usage("volume %s is one of CSI driver %s, which keeps its snapshots: give --name instead of --to", p.Short(string(v.ID)), v.Driver)
+			case name != "":
+				ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
+				defer cancel()
+				return c.takeSnapshot(ctx, p, a, v, name)
 			}
 			counted := &counter{}
 			read := func(w io.Writer) error {
@@ -55,7 +73,8 @@ are as of one moment. A copy that is interrupted is not left behind.
 	}
 	cmd.Flags().StringVar(&to, "to", "", "file, s3://BUCKET/KEY, or - for stdout")
 	cmd.Flags().StringVar(&endpoint, "endpoint", "", "URL of the S3-compatible server")
-	_ = cmd.MarkFlagRequired("to")
+	cmd.Flags().StringVar(&name, "name", "", "take a snapshot of this name by the driver of a CSI volume")
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --name, give up waiting after this time")
 	group := &cobra.Command{Use: "snapshot", Short: "Copy the data of volumes"}
 	group.AddCommand(cmd)
 	return group

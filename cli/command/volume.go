@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,30 +24,35 @@ func (c *cli) volumes(ctx context.Context, a *client.Client, reference string) (
 	if err != nil {
 		return nil, err
 	}
+	found := ofVolume(c, reference, all, func(v api.VolumeStatus) api.VolumeID { return v.ID })
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no volume %q; write INSTANCE:NAME, or list all with treeline get volumes: %w", reference, api.ErrNotFound)
+	}
+	return found, nil
+}
+
+// ofVolume returns the objects whose volumes a reference matches.
+func ofVolume[T any](c *cli, reference string, all []T, of func(T) api.VolumeID) (found []T) {
 	owner, label, named := reference, "", false
 	if i := strings.LastIndexByte(reference, ':'); i >= 0 {
 		owner, label, named = reference[:i], reference[i+1:], true
 	}
 	var ids []string
-	for _, v := range all {
-		if !named || v.ID.Label() == label {
-			ids = append(ids, string(v.ID.Instance()))
+	for _, o := range all {
+		if v := of(o); !named || v.Label() == label {
+			ids = append(ids, string(v.Instance()))
 		}
 	}
 	best := map[string]bool{}
 	for _, id := range ref.All(ref.Instance, owner, c.tenant(), ids) {
 		best[id] = true
 	}
-	var found []api.VolumeStatus
-	for _, v := range all {
-		if best[string(v.ID.Instance())] && (!named || v.ID.Label() == label) {
-			found = append(found, v)
+	for _, o := range all {
+		if v := of(o); best[string(v.Instance())] && (!named || v.Label() == label) {
+			found = append(found, o)
 		}
 	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("no volume %q; write INSTANCE:NAME, or list all with treeline get volumes: %w", reference, api.ErrNotFound)
-	}
-	return found, nil
+	return found
 }
 
 // volume returns the volume that a reference identifies.
@@ -134,5 +141,86 @@ delete the application, or leave the volume out of its SLA first.`,
 				return nil
 			})
 		}),
+	}
+}
+
+// snapshot returns the snapshot that a reference identifies, INSTANCE:VOLUME@NAME.
+func (c *cli) snapshot(ctx context.Context, a *client.Client, reference string) (s api.VolumeSnapshot, err error) {
+	all, _, err := a.Snapshots(ctx, client.ListOptions{})
+	if err != nil {
+		return s, err
+	}
+	volume, label, _ := strings.Cut(reference, "@")
+	all = slices.DeleteFunc(all, func(s api.VolumeSnapshot) bool { return s.ID.Label() != label })
+	found := ofVolume(c, volume, all, func(s api.VolumeSnapshot) api.VolumeID { return s.ID.Volume() })
+	switch len(found) {
+	case 0:
+		return s, fmt.Errorf("no snapshot %q; write INSTANCE:VOLUME@NAME, or list all with treeline get snapshots: %w", reference, api.ErrNotFound)
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, s := range found {
+		ids = append(ids, string(s.ID))
+	}
+	return s, &ref.Ambiguous{Kind: "snapshot", Reference: reference, Candidates: ids}
+}
+
+func (c *cli) getSnapshotsCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "snapshots", Aliases: []string{"snapshot"}, Short: "Show snapshots of CSI volumes", Args: cobra.NoArgs,
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			all, rev, err := a.Snapshots(ctx, client.ListOptions{Tenant: c.tenant()})
+			if err != nil {
+				return err
+			}
+			return list(c, p, output.Snapshots, all, rev)
+		}),
+	}
+	c.outputFlags(cmd)
+	c.sortFlag(cmd)
+	return cmd
+}
+
+func (c *cli) deleteSnapshotCmd(yes *bool) *cobra.Command {
+	return &cobra.Command{
+		Use: "snapshot INSTANCE:VOLUME@NAME…", Aliases: []string{"snapshots"}, Short: "Delete snapshots of CSI volumes",
+		Long:              `Delete snapshots of CSI volumes. The driver must answer. A snapshot that an SLA names is not deleted.`,
+		ValidArgsFunction: c.complete("snapshots"),
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, args []string) error {
+			return each(args, func(name string) error {
+				s, err := c.snapshot(ctx, a, name)
+				if err != nil {
+					return err
+				}
+				if err := c.confirm(*yes, fmt.Sprintf("This deletes snapshot %s (cluster %s).", s.ID, s.Cluster)); err != nil {
+					return err
+				}
+				if err := a.DeleteSnapshot(ctx, s.ID, s.Revision); err != nil {
+					return fmt.Errorf("delete snapshot %s: %w", s.ID, err)
+				}
+				c.say("snapshot %s deleted", s.ID)
+				return nil
+			})
+		}),
+	}
+}
+
+// takeSnapshot has the driver of a CSI volume take a snapshot and waits until it is ready.
+func (c *cli) takeSnapshot(ctx context.Context, p output.Printer, a *client.Client, v api.VolumeStatus, name string) error {
+	for {
+		s, err := a.TakeSnapshot(ctx, v.ID, name)
+		switch {
+		case err == nil && s.Ready:
+			c.say("snapshot %s taken (%d MiB)", p.Short(string(s.ID)), s.SizeMB)
+			return nil
+		case err != nil && !errors.Is(err, api.ErrTimeout): // the driver goes on
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return fmt.Errorf("snapshot %s is not ready yet; the same command waits for it again: %w", v.ID.Snapshot(name), context.Cause(ctx))
+		}
 	}
 }

@@ -344,6 +344,20 @@ var Volumes = Table[api.VolumeStatus]{
 	},
 }
 
+// Snapshots is the table of snapshots of CSI volumes.
+var Snapshots = Table[api.VolumeSnapshot]{
+	Kind: "snapshots",
+	Name: func(s api.VolumeSnapshot) string { return string(s.ID) },
+	Columns: []Column[api.VolumeSnapshot]{
+		{Header: "NAME", Cell: func(p Printer, s api.VolumeSnapshot) string { return p.Short(string(s.ID)) }},
+		{Header: "DRIVER", Cell: func(_ Printer, s api.VolumeSnapshot) string { return s.Driver }},
+		{Header: "SIZE", Cell: func(_ Printer, s api.VolumeSnapshot) string { return fmt.Sprintf("%d MiB", s.SizeMB) }},
+		{Header: "READY", Cell: func(_ Printer, s api.VolumeSnapshot) string { return map[bool]string{true: "yes", false: "no"}[s.Ready] }},
+		{Header: "CLUSTER", Cell: func(_ Printer, s api.VolumeSnapshot) string { return string(s.Cluster) }},
+		{Header: "AGE", Cell: func(p Printer, s api.VolumeSnapshot) string { return p.Age(s.Created) }},
+	},
+}
+
 // Webhooks is the table of webhooks.
 var Webhooks = Table[api.Webhook]{
 	Kind: "webhooks",

@@ -305,6 +305,11 @@ func (c *Core) Restore(docs []store.Doc) error {
 				c.volumes.Restore(r)
 				c.showVolume(r.ID)
 			}
+		case d.Kind == volumes.SnapshotKind:
+			var s volumes.Snapshot
+			if err = json.Unmarshal(d.Data, &s); err == nil {
+				c.volumes.RestoreSnapshot(s)
+			}
 		case d.Kind == placement.KindInstance:
 			err = c.place.Restore(d.Data)
 		case d.Kind == placement.KindMeta && d.Key == placement.KeyCounter:

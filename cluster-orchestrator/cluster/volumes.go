@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"fmt"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
@@ -42,6 +44,19 @@ type (
 	}
 	// VolumeDeleted removes a volume that the driver has deleted.
 	VolumeDeleted struct{ ID api.VolumeID }
+
+	// BeginSnapshot records that the driver is asked for a snapshot. Refused with ErrNotFound if its volume
+	// does not exist, and with ErrTooMany.
+	BeginSnapshot struct{ ID api.SnapshotID }
+	// SnapshotTaken records what the driver says about a snapshot. SizeMB of 0 is unknown.
+	SnapshotTaken struct {
+		ID     api.SnapshotID
+		Handle string
+		SizeMB int64
+		Ready  bool
+	}
+	// SnapshotDeleted removes a snapshot that the driver has deleted.
+	SnapshotDeleted struct{ ID api.SnapshotID }
 )
 
 func (in BeginVolume) apply(c *Core) error {
@@ -49,7 +64,7 @@ func (in BeginVolume) apply(c *Core) error {
 	if err != nil {
 		return err
 	}
-	if err := c.volumes.Begin(in.Volume(), v.Driver, v.SizeMB); err != nil {
+	if err := c.volumes.Begin(in.Volume(), v.Driver, v.SizeMB, v.SnapshotOf(in.Instance.Tenant())); err != nil {
 		return err
 	}
 	c.showVolume(in.Volume())
@@ -84,6 +99,32 @@ func (in VolumeDeleted) apply(c *Core) error {
 	c.volumes.Remove(in.ID)
 	c.showVolume(in.ID)
 	return nil
+}
+
+func (in BeginSnapshot) apply(c *Core) error { return c.volumes.BeginSnapshot(in.ID) }
+
+func (in SnapshotTaken) apply(c *Core) error {
+	c.volumes.SnapshotTaken(in.ID, in.Handle, in.SizeMB, in.Ready)
+	return nil
+}
+
+func (in SnapshotDeleted) apply(c *Core) error {
+	c.volumes.RemoveSnapshot(in.ID)
+	return nil
+}
+
+// CSISnapshot returns a snapshot of a CSI volume, and whether it exists.
+func (c *Core) CSISnapshot(id api.SnapshotID) (volumes.Snapshot, bool) { return c.volumes.Snapshot(id) }
+
+// DeletableSnapshot returns ErrConflict while a snapshot cannot be deleted.
+func (c *Core) DeletableSnapshot(id api.SnapshotID) error { return c.volumes.DeletableSnapshot(id) }
+
+// DeletableCSI returns ErrConflict while a CSI volume cannot be deleted.
+func (c *Core) DeletableCSI(id api.VolumeID) error {
+	if _, used := c.Volume(id); used {
+		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+	}
+	return c.volumes.Deletable(id)
 }
 
 func (in VolumesCopied) apply(c *Core) error {

@@ -38,15 +38,16 @@ type Owner interface {
 type Controller struct {
 	opt Options
 
-	mu   sync.Mutex // guards the field below
-	busy map[api.VolumeID]chan struct{}
+	mu   sync.Mutex               // guards the field below
+	busy map[string]chan struct{} // by the id of a volume or snapshot
 }
 
 // New returns a Controller.
-func New(o Options) *Controller { return &Controller{opt: o, busy: map[api.VolumeID]chan struct{}{}} }
+func New(o Options) *Controller { return &Controller{opt: o, busy: map[string]chan struct{}{}} }
 
-// lock waits until nobody else changes a volume.
-func (c *Controller) lock(ctx context.Context, id api.VolumeID) (unlock func(), err error) {
+// lock waits until nobody else changes a volume or snapshot. That of a snapshot is taken before that of its
+// volume.
+func (c *Controller) lock(ctx context.Context, id string) (unlock func(), err error) {
 	for {
 		c.mu.Lock()
 		held := c.busy[id]
@@ -65,7 +66,7 @@ func (c *Controller) lock(ctx context.Context, id api.VolumeID) (unlock func(), 
 		select {
 		case <-held:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the earlier request about volume %s: %w", id, ctx.Err())
+			return nil, fmt.Errorf("wait for the earlier request about %s: %w", id, ctx.Err())
 		}
 	}
 }
@@ -91,7 +92,7 @@ func (c *Controller) do(ctx context.Context, in cluster.Input) error {
 // while an earlier one may run.
 func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVolume) (out wire.VolumeAttached, err error) {
 	id := w.Volume()
-	unlock, err := c.lock(ctx, id)
+	unlock, err := c.lock(ctx, string(id))
 	if err != nil {
 		return out, err
 	}
@@ -145,9 +146,10 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 	return out, err
 }
 
-// nameOf returns the name under which the driver creates a volume. It is the same at each attempt.
-func (c *Controller) nameOf(id api.VolumeID) string {
-	sum := sha256.Sum256([]byte(string(c.opt.Cluster) + "\x00" + string(id)))
+// nameOf returns the name under which the driver creates a volume, or a snapshot of a volume. It is the same
+// at each attempt.
+func (c *Controller) nameOf(id string) string {
+	sum := sha256.Sum256([]byte(string(c.opt.Cluster) + "\x00" + id))
 	return "treeline-" + hex.EncodeToString(sum[:16])
 }
 
@@ -155,7 +157,7 @@ func (c *Controller) create(ctx context.Context, d *csi.Driver, can csi.Controll
 	if !can.Create {
 		return fmt.Errorf("CSI driver %s cannot create volumes: %w", r.Driver, api.ErrInvalid)
 	}
-	got, err := d.Create(ctx, r.ID.Tenant(), c.nameOf(r.ID), r.SizeMB<<20, v.Config, at.Topology)
+	got, err := d.Create(ctx, r.ID.Tenant(), csi.NewVolume{Name: c.nameOf(string(r.ID)), Bytes: r.SizeMB << 20, Parameters: v.Config, Near: at.Topology, Snapshot: r.Source})
 	if err != nil {
 		return err
 	}
@@ -195,7 +197,7 @@ func (c *Controller) detach(ctx context.Context, d *csi.Driver, can csi.Controll
 // Detach detaches a volume from a node that has nothing of the placement mounted any more. It succeeds if
 // the volume is attached for another placement or does not exist.
 func (c *Controller) Detach(ctx context.Context, node api.NodeID, w wire.WantVolume) error {
-	unlock, err := c.lock(ctx, w.Volume())
+	unlock, err := c.lock(ctx, string(w.Volume()))
 	if err != nil {
 		return err
 	}
@@ -217,7 +219,7 @@ func (c *Controller) Detach(ctx context.Context, node api.NodeID, w wire.WantVol
 
 // Delete detaches and deletes a volume that no instance has. It fails with ErrNotFound if there is none.
 func (c *Controller) Delete(ctx context.Context, id api.VolumeID) error {
-	unlock, err := c.lock(ctx, id)
+	unlock, err := c.lock(ctx, string(id))
 	if err != nil {
 		return err
 	}
@@ -229,12 +231,9 @@ func (c *Controller) Delete(ctx context.Context, id api.VolumeID) error {
 	if !ok {
 		return fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
 	}
-	var used bool
-	if err := c.opt.Owner.Read(ctx, func() { _, used = c.opt.Core.Volume(id) }); err != nil {
-		return err
-	}
-	if used {
-		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+	var busy error
+	if err := c.opt.Owner.Read(ctx, func() { busy = c.opt.Core.DeletableCSI(id) }); err != nil || busy != nil {
+		return errors.Join(err, busy)
 	}
 	d, err := c.driver(r.Driver)
 	if err != nil {
@@ -245,7 +244,10 @@ func (c *Controller) Delete(ctx context.Context, id api.VolumeID) error {
 		return err
 	}
 	if r.Handle == "" { // a creation whose answer was lost
-		v, err := d.Create(ctx, id.Tenant(), c.nameOf(id), r.SizeMB<<20, nil, nil)
+		v, err := d.Create(ctx, id.Tenant(), csi.NewVolume{Name: c.nameOf(string(id)), Bytes: r.SizeMB << 20, Snapshot: r.Source})
+		if r.Source != "" && errors.Is(err, api.ErrNotFound) {
+			return c.do(ctx, cluster.VolumeDeleted{ID: id}) // its snapshot was deleted meanwhile, so that it was not created
+		}
 		if err != nil {
 			return err
 		}

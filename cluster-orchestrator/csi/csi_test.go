@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -45,6 +46,7 @@ type rig struct {
 	seq      uint64         // of the node's reports
 	gotten   api.Generation // of the node's desired set
 	readOnly bool           // of the volume in the SLA
+	from     string         // snapshot of the volume in the SLA
 }
 
 func (r *rig) Do(_ context.Context, in cluster.Input, after func()) error {
@@ -90,7 +92,7 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: dir})}
+	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: dir, Uploads: 1})}
 	secrets := filepath.Join(dir, "secrets.yaml")
 	if err := os.WriteFile(secrets, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -159,7 +161,7 @@ func (r *rig) wants(sizeMB int64) wire.WantVolume {
 	if sizeMB > 0 {
 		a := wire.Assignment{Instance: db, Epoch: api.EpochOf(api.Revision(r.gen), 0), SpecRev: api.Revision(r.gen), Spec: api.Microservice{
 			Name: "db", Namespace: "prod", Virtualization: "container", VCPUs: 1, Memory: 64, Exclusive: true,
-			Volumes: []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driverName, MountPath: "/data", SizeMB: sizeMB, ReadOnly: r.readOnly, Config: map[string]string{"class": "fast"}}},
+			Volumes: []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: driverName, MountPath: "/data", SizeMB: sizeMB, ReadOnly: r.readOnly, Snapshot: r.from, Config: map[string]string{"class": "fast"}}},
 		}}
 		d.Put, d.Digest = []wire.Assignment{a}, a.Digest()
 	}
@@ -219,7 +221,7 @@ func (r *rig) deleted(w wire.WantVolume) {
 		r.t.Errorf("volumes of the driver after the deletion: %v", v)
 	}
 	for k := range r.docs {
-		if strings.HasPrefix(k, "csi_volume/") {
+		if strings.HasPrefix(k, "csi_") {
 			r.t.Errorf("left in the store: %s", k)
 		}
 	}
@@ -329,5 +331,162 @@ func TestRecordsAreSavedBeforeTheDriverIsCalled(t *testing.T) {
 		if _, ok := r.docs["csi_volume/"+string(w.Volume())]; !ok || method == "ControllerPublishVolume" && saved().Node != "n1" {
 			t.Errorf("record after %s failed: got %+v, %v", method, saved(), ok)
 		}
+	}
+}
+
+const monday = api.SnapshotID("acme/shop.prod.db.prod#0:data@monday")
+
+// taken fails the test unless the snapshot is ready at the second request.
+func (r *rig) taken(id api.SnapshotID) {
+	r.t.Helper()
+	for i := range 3 {
+		s, err := r.Snapshot(r.t.Context(), id)
+		if err != nil || s.SizeMB != 64 {
+			r.t.Fatalf("snapshot: got %+v, %v, want 64 MiB", s, err)
+		}
+		if s.Ready {
+			return
+		}
+		if i == 2 {
+			r.t.Fatal("the snapshot is not ready after three requests")
+		}
+	}
+}
+
+func TestVolumeIsCreatedFromASnapshotOfADeletedOne(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.wants(64)
+	if _, err := r.Snapshot(t.Context(), monday); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("snapshot of a volume that does not exist: got %v, want ErrNotFound", err)
+	}
+	r.attached(w, 64)
+	page := filepath.Join(r.storage.Data(r.storage.Volumes()[0]), "page")
+	if err := os.WriteFile(page, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := r.Snapshot(t.Context(), monday); err != nil || s.Ready {
+		t.Fatalf("first request: got %+v, %v, want a snapshot that is not ready", s, err)
+	}
+	r.wants(0)
+	r.report()
+	if err := r.Delete(t.Context(), w.Volume()); err != nil {
+		t.Fatal(err)
+	}
+	r.from = strings.TrimPrefix(string(monday), "acme/")
+	w = r.wants(64)
+	if _, err := r.Attach(t.Context(), "n1", w); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "not ready") {
+		t.Errorf("volume from a snapshot that is not ready: got %v, want ErrUnavailable", err)
+	}
+	r.taken(monday)
+	r.start()
+	w = r.wants(32)
+	if _, err := r.Attach(t.Context(), "n1", w); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "at least 64 MiB") {
+		t.Errorf("volume smaller than its snapshot: got %v, want ErrInvalid", err)
+	}
+	w = r.wants(64)
+	r.server.Set("CreateVolume", csidriver.Fault{Code: codes.Internal, Late: true})
+	if _, err := r.Attach(t.Context(), "n1", w); err == nil {
+		t.Fatal("attach succeeds")
+	}
+	if err := r.DeleteSnapshot(t.Context(), monday); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("delete a snapshot that a volume is being created from: got %v, want ErrConflict", err)
+	}
+	r.server.Set("CreateVolume", csidriver.Fault{})
+	r.start()
+	r.attached(w, 64)
+	if text, err := os.ReadFile(filepath.Join(r.storage.Data(r.storage.Volumes()[0]), "page")); err != nil || string(text) != "x" {
+		t.Errorf("what was written before the snapshot: got %q, %v", text, err)
+	}
+	if err := r.DeleteSnapshot(t.Context(), monday); err != nil || len(r.storage.Snapshots()) > 0 {
+		t.Errorf("delete the snapshot: got %v, and the driver has %v", err, r.storage.Snapshots())
+	}
+	if err := r.DeleteSnapshot(t.Context(), monday); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("delete it again: got %v, want ErrNotFound", err)
+	}
+	r.deleted(w)
+}
+
+// TestSnapshotFailures makes the calls of snapshots fail and hang, before and after they are carried out, ends
+// the cluster, and repeats or deletes the snapshot: the driver has one, or none.
+func TestSnapshotFailures(t *testing.T) {
+	for _, method := range []string{"CreateSnapshot", "DeleteSnapshot"} {
+		for name, f := range map[string]csidriver.Fault{
+			"fails": {Code: codes.Internal, Echo: true}, "fails late": {Code: codes.Internal, Late: true}, "hangs": {Hang: true}, "hangs late": {Hang: true, Late: true}, "lies": {Lie: true},
+		} {
+			for _, repeat := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s %s repeat=%v", method, name, repeat), func(t *testing.T) {
+					t.Parallel()
+					timeout := time.Minute
+					if f.Hang {
+						timeout = 300 * time.Millisecond
+					}
+					r := newRig(t, timeout)
+					w := r.wants(64)
+					r.attached(w, 64)
+					act := func() error { _, err := r.Snapshot(t.Context(), monday); return err }
+					if method == "DeleteSnapshot" {
+						r.taken(monday)
+						act = func() error { return r.DeleteSnapshot(t.Context(), monday) }
+					}
+					r.server.Set(method, f)
+					if err := act(); f.Lie && method == "DeleteSnapshot" {
+						if err != nil {
+							t.Errorf("got %v", err)
+						}
+						return // nothing of the driver says that it was not deleted
+					} else if err == nil || !strings.Contains(err.Error(), driverName) || !f.Lie && !strings.Contains(err.Error(), method) || strings.Contains(err.Error(), password) {
+						t.Errorf("got %v, want an error that names the driver and the call, and no secret", err)
+					}
+					r.server.Set(method, csidriver.Fault{})
+					r.start()
+					r.report()
+					if method == "CreateSnapshot" {
+						r.wants(0)
+						r.report()
+						if err := r.Delete(t.Context(), w.Volume()); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "not complete") {
+							t.Errorf("delete the volume of a snapshot that is not complete: got %v, want ErrConflict", err)
+						}
+						if repeat {
+							r.taken(monday)
+						}
+					}
+					if n := len(r.storage.Snapshots()); n > 1 {
+						t.Errorf("the driver has %d snapshots, want at most one", n)
+					}
+					if err := r.DeleteSnapshot(t.Context(), monday); err != nil && method == "CreateSnapshot" {
+						t.Errorf("delete: %v", err)
+					}
+					if left := r.storage.Snapshots(); len(left) > 0 {
+						t.Errorf("the driver has %v after the deletion", left)
+					}
+					r.deleted(w)
+				})
+			}
+		}
+	}
+}
+
+func TestDriverWithoutSnapshotsIsNamed(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.wants(64)
+	r.attached(w, 64)
+	r.server.Set("ControllerGetCapabilities", csidriver.Fault{Lie: true}) // it has none
+	if _, err := r.Snapshot(t.Context(), monday); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "cannot take snapshots") {
+		t.Errorf("snapshot: got %v, want that the driver cannot take any", err)
+	}
+	r.server.Set("ControllerGetCapabilities", csidriver.Fault{})
+	r.deleted(w)
+}
+
+// TestClusterBoundsTheSnapshotsOfATenant fills the core: another tenant is not affected.
+func TestClusterBoundsTheSnapshotsOfATenant(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.wants(64)
+	r.attached(w, 64)
+	for i := range api.MaxSnapshots {
+		r.do(cluster.BeginSnapshot{ID: w.Volume().Snapshot(fmt.Sprintf("s%d", i))})
+	}
+	if err := r.Do(t.Context(), cluster.BeginSnapshot{ID: monday}, nil); !errors.Is(err, api.ErrTooMany) {
+		t.Errorf("one more: got %v, want ErrTooMany", err)
 	}
 }

@@ -64,13 +64,12 @@ type Options struct {
 	// ErrForbidden for an invalid token.
 	AuthenticateOnce func(token, object string) (Caller, error)
 	Audit            *audit.Audit // of access to workloads
-	// DeleteCSI deletes a CSI volume by its driver; nil: the cluster has no drivers.
-	DeleteCSI func(context.Context, api.VolumeID) error
-	Observe   rest.Observe // of requests; nil: none
-	Version   string
-	Rate      float64          // requests per second of one person; default 100, with bursts of 400
-	Now       func() time.Time // default time.Now
-	Log       *slog.Logger     // default slog.Default
+	CSI              CSI          // nil: the cluster has no drivers
+	Observe          rest.Observe // of requests; nil: none
+	Version          string
+	Rate             float64          // requests per second of one person; default 100, with bursts of 400
+	Now              func() time.Time // default time.Now
+	Log              *slog.Logger     // default slog.Default
 }
 
 // Caller is the holder of a token.

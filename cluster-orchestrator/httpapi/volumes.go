@@ -14,6 +14,22 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
+// CSI calls the drivers of CSI volumes.
+type CSI interface {
+	// Delete deletes a volume. ErrNotFound: there is none. ErrConflict: it is in use.
+	Delete(context.Context, api.VolumeID) error
+	// Snapshot takes a snapshot, or asks about one that is not ready. ErrNotFound: its volume does not exist.
+	Snapshot(context.Context, api.SnapshotID) (api.SnapshotState, error)
+	// DeleteSnapshot deletes a snapshot. ErrNotFound: there is none. ErrConflict: a volume is being created from it.
+	DeleteSnapshot(context.Context, api.SnapshotID) error
+}
+
+type snapshotIn struct {
+	ID string `path:"id" maxLength:"1100" doc:"The snapshot's id, with ~ for / and #."`
+}
+
+type snapshotOut struct{ Body api.SnapshotState }
+
 type volumeIn struct {
 	ID string `path:"id" maxLength:"1024" doc:"The volume's id, with ~ for / and #."`
 }
@@ -21,6 +37,8 @@ type volumeIn struct {
 func (a *API) registerVolumes() {
 	remove := rest.Tag("volumes").Delete("/v1/volumes/{id}", "Delete a volume with its data, on its node or by its CSI driver", 404, 409, 503, 504)
 	act(a, remove.Named("deleteVolume"), "", a.deleteVolume)
+	handle(a, rest.Tag("volumes").Put("/v1/snapshots/{id}", "Take a snapshot of a CSI volume, or ask whether it is ready", 404, 409, 503, 504).Named("putSnapshot"), "", a.putSnapshot)
+	act(a, rest.Tag("volumes").Delete("/v1/snapshots/{id}", "Delete a snapshot of a CSI volume", 404, 409, 503, 504).Named("deleteSnapshot"), "", a.deleteSnapshot)
 	a.registerCopies("snapshot", "Read the files of a local volume, over a WebSocket")
 	a.registerCopies("restore", "Replace the files of a local volume, over a WebSocket")
 }
@@ -72,7 +90,7 @@ func (a *API) volumeFor(ctx context.Context, r wire.StreamRequest) (at api.NodeI
 	}
 	switch {
 	case csi:
-		return "", fmt.Errorf("%s volume %s: it is one of a CSI driver, which has tools of its own: %w", r.Kind, id, api.ErrInvalid)
+		return "", access.OfDriver(r.Kind, id)
 	case at == "":
 		return "", fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
 	case used && r.Kind == "restore":
@@ -118,10 +136,10 @@ func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *volumeIn
 	switch {
 	case used:
 		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
-	case csi && a.opt.DeleteCSI == nil:
+	case csi && a.opt.CSI == nil:
 		return fmt.Errorf("delete volume %s: this cluster has no CSI drivers in its configuration (key csi): %w", id, api.ErrUnavailable)
 	case csi:
-		if err := a.opt.DeleteCSI(ctx, id); err != nil {
+		if err := a.opt.CSI.Delete(ctx, id); err != nil {
 			return err
 		}
 		a.opt.Log.Info("volume deleted", "volume", id, "by", p.User)
@@ -152,4 +170,36 @@ func (a *API) deleteOn(ctx context.Context, n api.NodeID, id api.VolumeID) error
 		return err
 	}
 	return from.Close()
+}
+
+// snapshotOf returns the snapshot that a request names, if the caller may change it.
+func (a *API) snapshotOf(p rights.Principal, in *snapshotIn) (api.SnapshotID, error) {
+	id, err := api.ParseSnapshotID(string(api.SnapshotFromPath(in.ID)))
+	if err != nil {
+		return "", err
+	}
+	if err := rights.Allowed(p, rights.AppsWrite, id.Tenant()); err != nil {
+		return "", err
+	}
+	if a.opt.CSI == nil {
+		return "", fmt.Errorf("snapshot %s: this cluster has no CSI drivers in its configuration (key csi): %w", id, api.ErrUnavailable)
+	}
+	return id, nil
+}
+
+func (a *API) putSnapshot(ctx context.Context, p rights.Principal, in *snapshotIn) (*snapshotOut, error) {
+	id, err := a.snapshotOf(p, in)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.opt.CSI.Snapshot(ctx, id)
+	return &snapshotOut{s}, err
+}
+
+func (a *API) deleteSnapshot(ctx context.Context, p rights.Principal, in *snapshotIn) error {
+	id, err := a.snapshotOf(p, in)
+	if err != nil {
+		return err
+	}
+	return a.opt.CSI.DeleteSnapshot(ctx, id)
 }

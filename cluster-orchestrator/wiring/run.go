@@ -241,7 +241,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		Observe: metrics.NewHTTP(reg),
 	}
 	if o.csi != nil {
-		serve.AttachVolume, serve.DetachVolume, people.DeleteCSI = o.csi.Attach, o.csi.Detach, o.csi.Delete
+		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
 	}
 	o.server, o.api = nodelink.NewServer(serve), httpapi.New(people)
 	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)

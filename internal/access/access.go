@@ -143,6 +143,12 @@ func (in *VolumeIn) Request(kind string) (wire.StreamRequest, error) {
 	return wire.StreamRequest{Kind: kind, Instance: id.Instance(), Path: string(id)}, err
 }
 
+// OfDriver returns the error for a copy of the files of a CSI volume.
+func OfDriver(kind string, id api.VolumeID) error {
+	return fmt.Errorf("%s volume %s: its files are with its CSI driver, which takes snapshots (treeline snapshot volume %s --name NAME) and creates volumes from them (snapshot of volumes in the SLA): %w",
+		kind, id, id.Name(), api.ErrInvalid)
+}
+
 // InUse returns the error for a restore of a volume that an instance has or may have again.
 func InUse(id api.VolumeID) error {
 	return fmt.Errorf("restore volume %s: instance %s has it; stop it first with treeline scale %s 0, and scale it back afterwards: %w",

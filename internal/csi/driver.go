@@ -374,6 +374,7 @@ type Volume struct {
 // ControllerService is what the driver's controller can do.
 type ControllerService struct {
 	Create, Attach, Expand bool
+	Snapshot               bool
 	ReadOnly               bool // attachments; without it they must be requested as writable
 }
 
@@ -391,6 +392,8 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 				out.ReadOnly = true
 			case csi.ControllerServiceCapability_RPC_EXPAND_VOLUME:
 				out.Expand = true
+			case csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:
+				out.Snapshot = true
 			}
 		}
 		return err
@@ -401,16 +404,27 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 	return out, err
 }
 
-// Create creates a volume, or returns the existing one of the name. near is the topology of the node
-// that needs it first.
-func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, bytes int64, parameters, near map[string]string) (v Volume, err error) {
+// NewVolume is a volume to create.
+type NewVolume struct {
+	Name       string
+	Bytes      int64
+	Parameters map[string]string
+	Near       map[string]string // the topology of the node that needs it first
+	Snapshot   string            // handle of the snapshot that it is created from; "": it is empty
+}
+
+// Create creates a volume, or returns the existing one of the name.
+func (d *Driver) Create(ctx context.Context, tenant api.Tenant, n NewVolume) (v Volume, err error) {
 	err = d.call(ctx, tenant, "CreateVolume", func(ctx context.Context, secrets map[string]string) error {
 		req := &csi.CreateVolumeRequest{
-			Name: name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: parameters, Secrets: secrets,
+			Name: n.Name, CapacityRange: &csi.CapacityRange{RequiredBytes: n.Bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: n.Parameters, Secrets: secrets,
 		}
-		if len(near) > 0 {
-			at := []*csi.Topology{{Segments: near}}
+		if len(n.Near) > 0 {
+			at := []*csi.Topology{{Segments: n.Near}}
 			req.AccessibilityRequirements = &csi.TopologyRequirement{Requisite: at, Preferred: at}
+		}
+		if n.Snapshot != "" {
+			req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: n.Snapshot}}}
 		}
 		answer, err := csi.NewControllerClient(d.conn).CreateVolume(ctx, req)
 		if err != nil {
@@ -424,8 +438,11 @@ func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, byt
 		switch {
 		case v.Handle == "" || len(v.Handle) > maxWord || len(v.Topology) > maxEntries:
 			return fmt.Errorf("it answered with an id of %d bytes and %d topologies, want 1 to %d bytes and at most %d: %w", len(v.Handle), len(v.Topology), maxWord, maxEntries, api.ErrInvalid)
-		case v.Bytes != 0 && v.Bytes < bytes:
-			return fmt.Errorf("it answered with a volume of %d bytes, want at least %d: %w", v.Bytes, bytes, api.ErrInvalid)
+		case v.Bytes != 0 && v.Bytes < n.Bytes:
+			return fmt.Errorf("it answered with a volume of %d bytes, want at least %d: %w", v.Bytes, n.Bytes, api.ErrInvalid)
+		case n.Snapshot != "" && got.GetContentSource().GetSnapshot().GetSnapshotId() != n.Snapshot:
+			// The specification requires it, and a driver that ignores the snapshot would start a service with an empty volume.
+			return fmt.Errorf("it did not confirm that the volume is created from the snapshot: %w", api.ErrInvalid)
 		}
 		return nil
 	})
@@ -439,6 +456,44 @@ func (d *Driver) Create(ctx context.Context, tenant api.Tenant, name string, byt
 func (d *Driver) Delete(ctx context.Context, tenant api.Tenant, handle string) error {
 	return gone(d.call(ctx, tenant, "DeleteVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewControllerClient(d.conn).DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: handle, Secrets: secrets})
+		return err
+	}))
+}
+
+// Snapshot is a snapshot of a driver.
+type Snapshot struct {
+	Handle string
+	Bytes  int64 // of a volume that is created from it, at least; 0: unknown
+	Ready  bool  // a volume can be created from it
+}
+
+// CreateSnapshot creates a snapshot of a volume, or returns the existing one of the name.
+func (d *Driver) CreateSnapshot(ctx context.Context, tenant api.Tenant, name, volume string) (s Snapshot, err error) {
+	err = d.call(ctx, tenant, "CreateSnapshot", func(ctx context.Context, secrets map[string]string) error {
+		answer, err := csi.NewControllerClient(d.conn).CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: volume, Secrets: secrets})
+		if err != nil {
+			return err
+		}
+		got := answer.GetSnapshot()
+		s = Snapshot{Handle: got.GetSnapshotId(), Bytes: got.GetSizeBytes(), Ready: got.GetReadyToUse()}
+		switch {
+		case s.Handle == "" || len(s.Handle) > maxWord || s.Bytes < 0 || s.Bytes > api.MaxVolumeMB<<20:
+			return fmt.Errorf("it answered with an id of %d bytes and a size of %d bytes, want 1 to %d and at most %d MiB: %w", len(s.Handle), s.Bytes, maxWord, int64(api.MaxVolumeMB), api.ErrInvalid)
+		case got.GetSourceVolumeId() != volume:
+			return fmt.Errorf("it answered with a snapshot of another volume: %w", api.ErrInvalid)
+		}
+		return nil
+	})
+	if err == nil {
+		err = d.check("CreateSnapshot", map[string]string{"snapshot_id": s.Handle})
+	}
+	return s, err
+}
+
+// DeleteSnapshot deletes a snapshot. It succeeds if there is none.
+func (d *Driver) DeleteSnapshot(ctx context.Context, tenant api.Tenant, handle string) error {
+	return gone(d.call(ctx, tenant, "DeleteSnapshot", func(ctx context.Context, secrets map[string]string) error {
+		_, err := csi.NewControllerClient(d.conn).DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: handle, Secrets: secrets})
 		return err
 	}))
 }

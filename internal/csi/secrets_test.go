@@ -53,7 +53,7 @@ func (r *rig) write(text string) {
 }
 
 func (r *rig) create(name string) (csi.Volume, error) {
-	return r.Create(r.t.Context(), "acme", name, 1<<20, nil, nil)
+	return r.Create(r.t.Context(), "acme", csi.NewVolume{Name: name, Bytes: 1 << 20})
 }
 
 // TestEachCallHasItsSecrets: those of its own in the file, otherwise those of all calls; a changed file counts
@@ -110,7 +110,7 @@ func TestNoAnswerContainsASecret(t *testing.T) {
 	check(err)
 
 	r.storage.Require(nil)
-	_, err = r.Create(t.Context(), "acme", "data", 1<<20, map[string]string{"note": "it is " + password}, nil) // becomes the context of the volume
+	_, err = r.Create(t.Context(), "acme", csi.NewVolume{Name: "data", Bytes: 1 << 20, Parameters: map[string]string{"note": "it is " + password}}) // becomes the context of the volume
 	if !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), `one of its secrets, under the key "note"`) || strings.Contains(err.Error(), password) {
 		t.Errorf("create with an answer that has a secret: got %v, want ErrInvalid", err)
 	}

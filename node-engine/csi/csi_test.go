@@ -111,7 +111,7 @@ func (r *rig) attach(ctx context.Context, w wire.WantVolume) (out wire.VolumeAtt
 	if r.cut {
 		return out, api.ErrUnavailable
 	}
-	v, err := r.cluster.Create(ctx, "acme", string(w.Volume()), 64<<20, nil, nil)
+	v, err := r.cluster.Create(ctx, "acme", csi.NewVolume{Name: string(w.Volume()), Bytes: 64 << 20})
 	if err != nil {
 		return out, err
 	}

@@ -74,14 +74,14 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	owns := false
 	err := a.owner.Read(ctx, func() {
 		// A tenant of the same path would get its volumes.
-		owns = len(a.core.Apps(path))+len(a.core.Volumes(path)) > 0 ||
+		owns = len(a.core.Apps(path))+len(a.core.Volumes(path))+len(a.core.Snapshots(path)) > 0 ||
 			slices.ContainsFunc(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
 	})
 	if err != nil {
 		return err
 	}
 	if owns {
-		return fmt.Errorf("delete tenant %s: it has applications, volumes or clusters, remove them first: %w", path, api.ErrConflict)
+		return fmt.Errorf("delete tenant %s: it has applications, volumes, snapshots or clusters, remove them first: %w", path, api.ErrConflict)
 	}
 	return a.opt.Accounts.DeleteTenant(ctx, path)
 }

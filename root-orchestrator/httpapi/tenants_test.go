@@ -20,22 +20,23 @@ import (
 
 // bodies are valid bodies by route, so that a request reaches the check of rights.
 var bodies = map[string]string{
-	"PUT /v1/apps":                 slaOf("shop", 1),
-	"POST /v1/apps":                slaOf("shop", 1),
-	"PUT /v1/services/{id}/scale":  `{"replicas":9}`,
-	"POST /v1/services/{id}/scale": `{"replicas":9}`,
-	"POST /v1/tenants":             `{"path":"rival/part"}`,
-	"POST /v1/users":               `{"id":"rival/mole","roles":["Application_Provider"]}`,
-	"PUT /v1/users/{id}":           `{"roles":["Admin"]}`,
-	"POST /v1/auth/tokens":         `{"name":"mine","ttl_seconds":3600}`,
-	"POST /v1/tokens":              `{"kind":"node","cluster":"munich"}`,
-	"POST /v1/auth/login":          `{"user":"rival/boss","password":"not this one"}`,
-	"POST /v1/auth/redeem":         `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
-	"PUT /v1/clusters/{id}/grant":  `{"open":true}`,
-	"POST /v1/configs":             `{"name":"db","data":{"a":"YQ=="}}`,
-	"POST /v1/secrets":             `{"name":"db","data":{"a":"YQ=="}}`,
-	"PUT /v1/configs/{id}":         `{"data":{"a":"Yg=="}}`,
-	"PUT /v1/secrets/{id}":         `{"data":{"a":"Yg=="}}`,
+	"POST /v1/volumes/{id}/snapshots": `{"name":"monday"}`,
+	"PUT /v1/apps":                    slaOf("shop", 1),
+	"POST /v1/apps":                   slaOf("shop", 1),
+	"PUT /v1/services/{id}/scale":     `{"replicas":9}`,
+	"POST /v1/services/{id}/scale":    `{"replicas":9}`,
+	"POST /v1/tenants":                `{"path":"rival/part"}`,
+	"POST /v1/users":                  `{"id":"rival/mole","roles":["Application_Provider"]}`,
+	"PUT /v1/users/{id}":              `{"roles":["Admin"]}`,
+	"POST /v1/auth/tokens":            `{"name":"mine","ttl_seconds":3600}`,
+	"POST /v1/tokens":                 `{"kind":"node","cluster":"munich"}`,
+	"POST /v1/auth/login":             `{"user":"rival/boss","password":"not this one"}`,
+	"POST /v1/auth/redeem":            `{"user":"rival/boss","code":"guess","password":"long enough here"}`,
+	"PUT /v1/clusters/{id}/grant":     `{"open":true}`,
+	"POST /v1/configs":                `{"name":"db","data":{"a":"YQ=="}}`,
+	"POST /v1/secrets":                `{"name":"db","data":{"a":"YQ=="}}`,
+	"PUT /v1/configs/{id}":            `{"data":{"a":"Yg=="}}`,
+	"PUT /v1/secrets/{id}":            `{"data":{"a":"Yg=="}}`,
 
 	"POST /v1/services/{id}/rollout/undo": `{}`,
 
@@ -73,12 +74,14 @@ func TestNothingCrossesTenants(t *testing.T) {
 
 	theirs := map[string]string{
 		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0", "/v1/volumes/{id}": "rival~shop.prod.web.v1~0:data",
-		"/v1/clusters/{id}": "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
+		"/v1/snapshots/{id}": "rival~shop.prod.web.v1~0:data@monday",
+		"/v1/clusters/{id}":  "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
 		"/v1/auth/tokens/{id}": pat.ID, "/v1/configs/{id}": "rival~db", "/v1/secrets/{id}": "rival~db",
 	}
 	nobodys := map[string]string{
 		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0", "/v1/volumes/{id}": "nobody~shop.prod.web.v1~0:data",
-		"/v1/clusters/{id}": "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
+		"/v1/snapshots/{id}": "nobody~shop.prod.web.v1~0:data@monday",
+		"/v1/clusters/{id}":  "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
 		"/v1/auth/tokens/{id}": "NOSUCHTOKEN", "/v1/configs/{id}": "nobody~db", "/v1/secrets/{id}": "nobody~db",
 	}
 	fill := func(path string, ids map[string]string) string {

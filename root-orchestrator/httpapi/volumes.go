@@ -30,6 +30,7 @@ func (a *API) registerVolumes() {
 	act(a, tag.Delete("/v1/volumes/{id}", "Delete volume", 404, 409, 412, 428, 503, 504).
 		About("Deletes the volume with its data, on its node, which must be connected, or by its CSI driver. A volume that an instance has is not deleted."),
 		rights.AppsWrite, a.deleteVolume)
+	a.registerSnapshots()
 	errors := []int{404, 409, 503, 504}
 	a.registerCopy("snapshot", tag.Get("/v1/volumes/{id}/snapshot", "Snapshot volume", errors...).
 		About(access.AboutCopy["snapshot"]))
@@ -57,7 +58,7 @@ func (a *API) copyVolume(ctx context.Context, p rights.Principal, kind string, i
 	case err != nil:
 		return nil, err
 	case v.Driver != "":
-		return nil, fmt.Errorf("%s volume %s: it is one of the CSI driver %s, which has tools of its own: %w", kind, v.ID, v.Driver, api.ErrInvalid)
+		return nil, access.OfDriver(kind, v.ID)
 	case v.InUse && kind == "restore":
 		return nil, access.InUse(v.ID)
 	}

@@ -135,6 +135,11 @@ func (in RemoveCluster) apply(c *Core) error {
 	for _, id := range c.volumes.At(at) {
 		c.dropVolume(id, "lost: cluster "+string(at)+" was removed")
 	}
+	for _, id := range c.volumes.SnapshotIDs() {
+		if s, _ := c.volumes.Snapshot(id); s.Cluster == at {
+			c.dropSnapshot(id, "lost: cluster "+string(at)+" was removed")
+		}
+	}
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))
 	c.journal.Delete(kindCluster, string(at))
 	c.event(clusterEvent(at, api.ReasonNone, "removed"))

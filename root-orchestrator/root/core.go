@@ -326,7 +326,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindRollOut: 8}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -370,6 +370,8 @@ func (c *Core) restore(d store.Doc) error {
 		})
 	case kindVolume:
 		return restoreAs(d, c.volumes.Restore)
+	case kindSnapshot:
+		return restoreAs(d, c.volumes.RestoreSnapshot)
 	case kindRollOut:
 		return restoreAs(d, c.rollouts.Restore)
 	case kindInstance:

@@ -82,6 +82,9 @@ func (s *Server) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 		if source = s.snapshots[from]; source == nil {
 			return nil, status.Errorf(codes.NotFound, "snapshot %s does not exist", from)
 		}
+		if source.uploads > 0 {
+			return nil, status.Errorf(codes.Unavailable, "snapshot %s is not ready", from)
+		}
 	}
 	for _, v := range s.volumes {
 		if v.name != r.GetName() {
@@ -233,13 +236,14 @@ func (s *Server) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest)
 		if n.source != r.GetSourceVolumeId() {
 			return nil, status.Errorf(codes.AlreadyExists, "snapshot %s exists and is of another volume", n.name)
 		}
+		n.uploads = max(n.uploads-1, 0)
 		return &csi.CreateSnapshotResponse{Snapshot: n.answer()}, nil
 	}
 	v, err := s.volume(r.GetSourceVolumeId())
 	if err != nil {
 		return nil, err
 	}
-	n := &snapshot{id: s.id("snap-"), name: r.GetName(), source: v.id, bytes: v.bytes, created: time.Now()}
+	n := &snapshot{id: s.id("snap-"), name: r.GetName(), source: v.id, bytes: v.bytes, created: time.Now(), uploads: s.opt.Uploads}
 	if err := os.Mkdir(s.Data(n.id), 0o700); err != nil {
 		return nil, status.Errorf(codes.Internal, "%v", err)
 	}
@@ -251,7 +255,7 @@ func (s *Server) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest)
 }
 
 func (n *snapshot) answer() *csi.Snapshot {
-	return &csi.Snapshot{SnapshotId: n.id, SourceVolumeId: n.source, SizeBytes: n.bytes, CreationTime: timestamppb.New(n.created), ReadyToUse: true}
+	return &csi.Snapshot{SnapshotId: n.id, SourceVolumeId: n.source, SizeBytes: n.bytes, CreationTime: timestamppb.New(n.created), ReadyToUse: n.uploads == 0}
 }
 
 // DeleteSnapshot implements csi.ControllerServer.

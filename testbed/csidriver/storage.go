@@ -34,6 +34,8 @@ type Options struct {
 	TopologyKey string
 	// NoAttach leaves out ControllerPublishVolume; NoExpand leaves out expansion.
 	NoAttach, NoExpand bool
+	// Uploads is how often CreateSnapshot is called until a snapshot is ready, besides the first call.
+	Uploads int
 }
 
 // Storage has the volumes of a driver. It is safe for concurrent use.
@@ -63,6 +65,7 @@ type snapshot struct {
 	id, name, source string
 	bytes            int64
 	created          time.Time
+	uploads          int // how often CreateSnapshot is called until it is ready
 }
 
 // NewStorage returns a storage without volumes.

@@ -31,9 +31,9 @@ func TestCSIVolumes(t *testing.T) {
 	if err := os.Mkdir(volumes, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	storage := csidriver.NewStorage(csidriver.Options{Name: driver, Dir: volumes})
+	storage := csidriver.NewStorage(csidriver.Options{Name: driver, Dir: volumes, Uploads: 1})
 	must := map[string]map[string]string{}
-	for _, m := range []string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume", "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"} {
+	for _, m := range []string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume", "CreateSnapshot", "DeleteSnapshot", "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume"} {
 		must[m] = map[string]string{"password": password}
 	}
 	storage.Require(must)
@@ -189,6 +189,56 @@ func TestCSIVolumes(t *testing.T) {
 			}
 		})
 	}
+
+	sub(t, l, "the cluster is killed during a snapshot", func(t *testing.T) {
+		controller.Set("CreateSnapshot", csidriver.Fault{Hang: true, Late: true})
+		failed := make(chan error, 1)
+		go func() {
+			_, err := l.TryCLI("snapshot", "volume", "shop/db#0:pages", "--name", "monday")
+			failed <- err
+		}()
+		lab.Within(t, 20*time.Second, "the driver has taken the snapshot", func() error {
+			if n := len(storage.Snapshots()); n != 1 {
+				return fmt.Errorf("it has %d", n)
+			}
+			return nil
+		})
+		c.Kill9()
+		if err := <-failed; err == nil {
+			t.Error("a snapshot of a cluster that was killed succeeds")
+		}
+		controller.Set("CreateSnapshot", csidriver.Fault{})
+		c.Start()
+		l.Wait("both nodes take work", lab.Nodes("munich", 2))
+		l.CLI("snapshot", "volume", "shop/db#0:pages", "--name", "monday")
+		if out := l.CLI("get", "snapshots"); !strings.Contains(out, "monday") || !strings.Contains(out, "yes") || len(storage.Snapshots()) != 1 {
+			t.Errorf("snapshots: want one that is ready, and the driver has %v:\n%s", storage.Snapshots(), out)
+		}
+		twin := l.Container("twin", 1)
+		twin.Volumes = []api.Volume{{Name: "pages", Driver: driver, MountPath: "/data", SizeMB: 24, Snapshot: id.Volume("pages").Snapshot("monday").Name()}}
+		l.Apply(lab.App("copy", twin))
+		l.Wait("twin runs", l.Running("copy", "twin", 1))
+		copied := 0
+		for _, v := range storage.Volumes() {
+			if text, _ := os.ReadFile(filepath.Join(storage.Data(v), "pages")); strings.Count(string(text), string(id)+" ") == starts {
+				copied++
+			}
+		}
+		if copied != 2 {
+			t.Errorf("%d volumes have the journal, want that of db and its copy", copied)
+		}
+		if out, err := l.TryCLI("delete", "snapshot", "shop/db#0:pages@monday", "--yes"); err == nil || !strings.Contains(out+err.Error(), "is created from it") {
+			t.Errorf("delete a snapshot that an SLA names: got %v\n%s", err, out)
+		}
+		l.Delete("copy")
+		l.Wait("twin is gone", l.Gone("copy"))
+		l.CLI("delete", "volume", string(l.ID("copy", "twin", 0).Volume("pages")), "--yes")
+		l.CLI("delete", "snapshot", "shop/db#0:pages@monday", "--yes")
+		if left := storage.Snapshots(); len(left) > 0 {
+			t.Errorf("the driver has %v after the deletion", left)
+		}
+		check(t)
+	})
 
 	sub(t, l, "deletion", func(t *testing.T) {
 		if out, err := l.TryCLI("delete", "volume", "shop/db#0:pages", "--yes"); err == nil || !strings.Contains(out+err.Error(), "has it") {

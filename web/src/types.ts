@@ -470,6 +470,10 @@ export interface NetTrace {
   to: string;
 }
 
+export interface NewSnapshot {
+  name: string;
+}
+
 export interface NewValues {
   data: Record<string, string>;
   name?: string;
@@ -912,6 +916,11 @@ export interface SlotDevice {
   name: string;
 }
 
+export interface SnapshotState {
+  ready: boolean;
+  size_mb: number;
+}
+
 export interface Status {
   aggregate: Aggregate;
   block: number;
@@ -1041,8 +1050,20 @@ export interface Volume {
   name?: string;
   read_only?: boolean;
   size: number;
+  snapshot?: string;
   type?: string;
   volume_id?: string;
+}
+
+export interface VolumeSnapshot {
+  cluster: string;
+  created: string;
+  csi_driver: string;
+  id: string;
+  ready: boolean;
+  revision: number;
+  size_mb: number;
+  tenant: string;
 }
 
 export interface VolumeStatus {

@@ -56,7 +56,7 @@ func (n *node) candidate(out string, left account.Left) sched.Candidate {
 
 // withOwn adds to the features of a node those that the cluster provides on every node.
 func withOwn(features []string) []string {
-	own := []string{api.FeatureSchedule, api.FeatureTurns}
+	own := []string{api.FeatureSchedule, api.FeatureTurns, api.FeatureVolumeSnapshot}
 	if slices.Contains(features, api.FeatureVolumeCopy) {
 		own = append(own, api.FeatureMoveVolume)
 	}

@@ -29,16 +29,20 @@ type Record struct {
 	NodeID string     `json:"node_id,omitempty"` // of Node, at the driver
 	Epoch  api.Epoch  `json:"epoch,omitempty"`   // of the placement that it is attached for
 	Expand bool       `json:"expand,omitempty"`  // the controller has expanded it, and its node has to do so
+	Source string     `json:"source,omitempty"`  // the driver's id of the snapshot that it is created from
 }
 
 // Machine has all volumes. It is not safe for concurrent use.
 type Machine struct {
-	fx   *effects.Sink
-	byID map[api.VolumeID]Record
+	fx        *effects.Sink
+	byID      map[api.VolumeID]Record
+	snapshots map[api.SnapshotID]Snapshot
 }
 
 // New returns a Machine without volumes.
-func New(fx *effects.Sink) *Machine { return &Machine{fx: fx, byID: map[api.VolumeID]Record{}} }
+func New(fx *effects.Sink) *Machine {
+	return &Machine{fx: fx, byID: map[api.VolumeID]Record{}, snapshots: map[api.SnapshotID]Snapshot{}}
+}
 
 // Restore adds the volume of a document.
 func (m *Machine) Restore(r Record) { m.byID[r.ID] = r }
@@ -63,12 +67,16 @@ func (m *Machine) put(r Record) {
 }
 
 // Begin records that the driver is asked to create a volume, if it is not recorded. It fails with
-// ErrConflict if the volume is one of another driver.
-func (m *Machine) Begin(id api.VolumeID, driver string, sizeMB int64) error {
+// ErrConflict if the volume is one of another driver, and as source does for its snapshot, if it names one.
+func (m *Machine) Begin(id api.VolumeID, driver string, sizeMB int64, from api.SnapshotID) error {
 	r, ok := m.byID[id]
 	switch {
 	case !ok:
-		m.put(Record{ID: id, Driver: driver, SizeMB: sizeMB})
+		source, err := m.source(from, driver, sizeMB)
+		if err != nil {
+			return fmt.Errorf("create volume %s: %w", id, err)
+		}
+		m.put(Record{ID: id, Driver: driver, SizeMB: sizeMB, Source: source})
 	case r.Driver != driver:
 		return fmt.Errorf("volume %s is one of CSI driver %s, not of %s; name another volume, or delete this one: %w", id, r.Driver, driver, api.ErrConflict)
 	}

@@ -35,12 +35,16 @@ type Machine struct {
 	volumes   map[api.VolumeID]*Record
 	byService map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool
 	byTenant  map[api.Tenant]int // by topmost tenant
+
+	snapshots   map[api.SnapshotID]Snapshot
+	snapshotsOf map[api.Tenant]int // by topmost tenant
 }
 
 // New returns a Machine without volumes.
 func New() *Machine {
 	return &Machine{
 		volumes: map[api.VolumeID]*Record{}, byService: map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool{}, byTenant: map[api.Tenant]int{},
+		snapshots: map[api.SnapshotID]Snapshot{}, snapshotsOf: map[api.Tenant]int{},
 	}
 }
 
@@ -75,8 +79,8 @@ func (m *Machine) Get(id api.VolumeID) (Record, bool) {
 // IDs returns the ids of all volumes, sorted.
 func (m *Machine) IDs() []api.VolumeID { return step.Keys(m.volumes) }
 
-// Of returns the cluster that has volumes in an instance's SLA, "" if there is none, and the sum of the
-// sizes of the local ones, which take its nodes' disks.
+// Of returns the cluster that has volumes in an instance's SLA, or else the snapshots that they are created
+// from, "" if there is none, and the sum of the sizes of the local ones, which take its nodes' disks.
 func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterID, sizeMB int64) {
 	var newest api.Revision
 	for _, v := range spec.KeptVolumes() {
@@ -89,6 +93,11 @@ func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterI
 		}
 		if at == "" || r.Revision > newest {
 			at, newest = r.Cluster, r.Revision
+		}
+	}
+	for _, v := range spec.CSIVolumes() {
+		if s, ok := m.snapshots[v.SnapshotOf(id.Tenant())]; ok && at == "" {
+			at = s.Cluster
 		}
 	}
 	return at, sizeMB
@@ -142,8 +151,11 @@ func (m *Machine) At(at api.ClusterID) (out []api.VolumeID) {
 }
 
 // Check returns ErrInvalid if a service's SLA gives an existing volume another size, except a larger one
-// of a CSI driver, or another driver.
+// of a CSI driver, or another driver, or if a volume cannot be created from its snapshot.
 func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
+	if err := m.checkSnapshots(id, spec); err != nil {
+		return err
+	}
 	for _, v := range spec.KeptVolumes() {
 		for _, i := range step.Keys(m.byService[id]) {
 			r := m.volumes[i.Volume(v.Name)]
