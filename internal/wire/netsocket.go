@@ -21,6 +21,9 @@ type Attach struct {
 	// Checked means that the node engine's health checks decide whether the workload is ready, by
 	// PUT …/ready, and not whether it listens.
 	Checked bool `json:"checked,omitempty"`
+	// Early means that the workload has no process yet: whether it listens is not watched. It is attached
+	// again before it starts.
+	Early bool `json:"early,omitempty"`
 }
 
 // ReadyRequest sets whether a workload with health checks gets new flows.

@@ -73,7 +73,7 @@ func (s *Server) Attach(ctx context.Context, a wire.Attach) (wire.Attached, erro
 	if err := s.Executor.Connect(ctx, at.Address); err != nil {
 		return at, fmt.Errorf("attach %s: %w", a.Key, err)
 	}
-	if !at.Ready && !a.Checked {
+	if !at.Ready && !a.Checked && !a.Early {
 		s.Listening.Watch(a)
 	}
 	s.Exits.Watch(a)

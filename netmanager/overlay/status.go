@@ -26,7 +26,7 @@ func (v View) Attached(k wire.Key) (a wire.Attached, ok bool) {
 // decide whether they are ready.
 func (v View) Unready() (out []wire.Attach) {
 	for _, a := range v.endpoints.All() {
-		if !a.Ready && !a.Attach.Checked {
+		if !a.Ready && !a.Attach.Checked && !a.Attach.Early {
 			out = append(out, a.Attach)
 		}
 	}

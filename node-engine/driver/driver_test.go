@@ -32,6 +32,8 @@ type fakeRuntime struct {
 	slowOf  api.Tenant // whose creations are slow; empty: all
 	hangs   bool       // calls last until their context ends; the watch stays open
 	infos   int        // calls of Info
+	joins   bool       // workloads are connected while they are created
+	refuse  error      // of creations
 	watch   context.CancelCauseFunc
 	exits   chan<- runtime.Exit
 }
@@ -90,8 +92,16 @@ func (f *fakeRuntime) Create(ctx context.Context, w runtime.Workload) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if w.Connect != nil && f.joins {
+		f.mu.Unlock()
+		w.Connect(ctx, "/ns/early", w)
+		f.mu.Lock()
+	}
 	if err := f.note("create %d", w.Attempt); err != nil {
 		return err
+	}
+	if f.refuse != nil {
+		return f.refuse
 	}
 	f.have[w.Key] = runtime.Status{Key: w.Key, Attempt: w.Attempt, Phase: wire.WorkloadCreated, Spec: w.Spec}
 	return nil

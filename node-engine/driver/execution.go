@@ -122,7 +122,12 @@ func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) erro
 		return err
 	}
 	w.Mounts = append(w.Mounts, mounts...)
-	return x.opt.Runtime.Create(ctx, w)
+	w.Connect = x.connectEarly()
+	err = x.opt.Runtime.Create(ctx, w)
+	if err != nil && w.Connect != nil {
+		_ = x.detach(context.WithoutCancel(ctx), o.Key)
+	}
+	return err
 }
 
 // Update rewrites the workload's files in the background.

@@ -95,20 +95,34 @@ func (d *Driver) attach(ctx context.Context, k wire.Key) (at wire.Attached, w ru
 	if err := d.opt.Network.Ready(); err != nil {
 		return at, w, &runtime.Error{Reason: api.ReasonNetworkDown, Err: err}
 	}
-	at, err = d.attachTo(ctx, path, w)
+	at, err = d.attachTo(ctx, path, w, false)
 	return at, w, err
+}
+
+// connectEarly returns a function that attaches a workload to the network while its runtime creates it,
+// because both take long. Start attaches it again, with the namespace of its process, and reports errors.
+func (d *Driver) connectEarly() func(context.Context, string, runtime.Workload) {
+	if !d.onNetwork() || d.opt.Network.Ready() != nil {
+		return nil
+	}
+	return func(ctx context.Context, path string, w runtime.Workload) {
+		w.ImageHealth = d.runnable(w.ImageHealth)
+		if _, err := d.attachTo(ctx, path, w, true); err != nil {
+			d.opt.Log.Debug("workload not attached to the network during its creation", "instance", w.Instance, "epoch", w.Epoch, "err", err)
+		}
+	}
 }
 
 // errNoChecks is the error of a netmanager that would send flows to a workload that is not ready.
 var errNoChecks = errors.New("the netmanager of this node is of an earlier release, which does not support health checks: upgrade it")
 
-func (d *Driver) attachTo(ctx context.Context, path string, w runtime.Workload) (at wire.Attached, err error) {
+func (d *Driver) attachTo(ctx context.Context, path string, w runtime.Workload, early bool) (at wire.Attached, err error) {
 	ctx, cancel := context.WithTimeout(ctx, networkTimeout)
 	defer cancel()
 	checked := w.Health().Gates()
 	at, err = d.opt.Network.Attach(ctx, wire.Attach{
 		Key: w.Key, NetNS: path, Ports: w.Spec.Ports(), BandwidthIn: w.Spec.BandwidthIn, BandwidthOut: w.Spec.BandwidthOut,
-		Access: w.Spec.Access(), Addresses: w.Addresses, Checked: checked,
+		Access: w.Spec.Access(), Addresses: w.Addresses, Checked: checked, Early: early,
 	})
 	if err == nil && at.Checked == checked {
 		return at, nil

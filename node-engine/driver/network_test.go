@@ -155,6 +155,53 @@ func TestWorkloadIsAttachedBeforeItsStartAndDetachedAfterItsStop(t *testing.T) {
 	})
 }
 
+func TestWorkloadIsAttachedWhileItIsCreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := startOnNetwork(t, func(rt *fakeRuntime, _ *fakeNetwork) { rt.joins = true })
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1})
+		f.event(t)
+		f.Order(wire.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Address != address {
+			t.Errorf("event: got %+v, want phase running with address %s", e, address)
+		}
+		want := []string{"attach /ns/early []", "create 0", "attach /ns/" + string(k1.Instance) + " []", "start"}
+		if !slices.Equal(f.rt.calls, want) {
+			t.Errorf("calls: got %q, want %q", f.rt.calls, want)
+		}
+	})
+}
+
+func TestAFailedEarlyAttachIsRepeatedByTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, func(rt *fakeRuntime, n *fakeNetwork) { rt.joins, n.fail = true, api.ErrUnavailable })
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadCreated {
+			t.Errorf("event: got %+v, want phase created", e)
+		}
+		n.setFail(nil)
+		f.Order(wire.StartWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadRunning || e.Address != address {
+			t.Errorf("event: got %+v, want phase running with address %s", e, address)
+		}
+	})
+}
+
+func TestAWorkloadThatIsNotCreatedIsDetached(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, n := startOnNetwork(t, func(rt *fakeRuntime, _ *fakeNetwork) { rt.joins, rt.refuse = true, api.ErrUnavailable })
+		<-f.inputs
+		f.Order(wire.CreateWorkload{Key: k1})
+		if e := f.event(t); e.Phase != wire.WorkloadFailed {
+			t.Errorf("event: got %+v, want phase failed", e)
+		}
+		if all, _ := n.Attachments(t.Context()); len(all) > 0 {
+			t.Errorf("attachments: got %v, want none", all)
+		}
+	})
+}
+
 func TestFailedAttachFailsTheStart(t *testing.T) {
 	for _, c := range []struct {
 		fail error

@@ -32,6 +32,11 @@ type Workload struct {
 	// are not part of what a runtime stores.
 	Files *Files `json:"-"`
 	Login *Login `json:"-"`
+
+	// Connect, which may be nil, connects the network namespace of a workload that is being created. A
+	// Namespaced runtime may call it once, as soon as the namespace exists, with its path and the workload,
+	// and returns from Create after it. The path is valid until then.
+	Connect func(ctx context.Context, netNS string, w Workload) `json:"-"`
 }
 
 // Mount is a volume of a workload, mounted with nosuid and nodev.

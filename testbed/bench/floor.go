@@ -104,6 +104,9 @@ func (f *floor) learn(l *lab.Lab) error {
 		}
 	}
 	spec.Mounts = kept
+	for i := range spec.Linux.Namespaces {
+		spec.Linux.Namespaces[i].Path = "" // of the model's network, which runc makes here
+	}
 	f.spec, err = json.Marshal(spec)
 	return err
 }

@@ -401,12 +401,34 @@ func TestNamespaceOfAContainer(t *testing.T) {
 	if _, _, err := r.Namespace(t.Context(), w.Key); !errors.Is(err, api.ErrNotFound) {
 		t.Errorf("Namespace before Create: got %v, want ErrNotFound", err)
 	}
+	var early os.FileInfo // the namespace during the creation
+	w.Connect = func(_ context.Context, netNS string, _ runtime.Workload) {
+		var err error
+		if early, err = os.Stat(netNS); err != nil {
+			t.Error(err)
+		}
+	}
 	if err := r.Create(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	path, got, err := r.Namespace(t.Context(), w.Key)
 	if err != nil || got.Addresses.RoundRobin != w.Addresses.RoundRobin || got.Attempt != w.Attempt {
 		t.Errorf("Namespace after Create: got %+v, %v, want the workload", got, err)
+	}
+	if is, err := os.Stat(path); err != nil || !os.SameFile(is, early) {
+		t.Errorf("namespace %s: got another one than during the creation, %v", path, err)
+	}
+	if _, err := os.Lstat(r.cfg.netNSLink(runtime.ID(w.Key))); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("link to the namespace after Create: got %v, want ErrNotExist", err)
+	}
+	// The machine stopped after the creation: the task is gone.
+	ctx, cancel := r.call(t.Context())
+	defer cancel()
+	if err := r.kill(ctx, runtime.ID(w.Key)); err != nil {
+		t.Fatal(err)
+	}
+	if path, _, err = r.Namespace(t.Context(), w.Key); err != nil || path == "" {
+		t.Fatalf("Namespace after the task was lost: got %q, %v, want that of a new task", path, err)
 	}
 	if own, err := sameFile(path, "/proc/self/ns/net"); err != nil || own {
 		t.Errorf("namespace %s is the machine's: got %t, %v, want false", path, own, err)

@@ -82,6 +82,9 @@ func (c Config) specOpts(w runtime.Workload, image oci.SpecOpts) []oci.SpecOpts 
 	case api.NetworkOverlay:
 		names := c.namesDir(id)
 		opts = append(opts, withReadonlyFile("/etc/hosts", filepath.Join(names, "hosts")), withReadonlyFile("/etc/resolv.conf", filepath.Join(names, "resolv.conf")), change(ownNetwork))
+		if c.joins(w) {
+			opts = append(opts, oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: c.netNSLink(id)}))
+		}
 	}
 	if w.Spec.TTY {
 		opts = append(opts, oci.WithTTY)

@@ -57,6 +57,11 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 	if err != nil {
 		return err
 	}
+	done, err := r.makeNetNS(ctx, id, w)
+	if err != nil {
+		return err
+	}
+	defer done()
 	leave, err := r.starts.Enter(ctx, time.Now(), []string{r.cfg.shimGroup(w.Instance)}, false)
 	if err != nil {
 		return err
