@@ -25,16 +25,16 @@ func coldStarts(r *run) error {
 		defer hosts.close()
 		w := newRouteWorld(l, netlab.New(hosts))
 		near := w.cluster("near")
-		server := w.node(near, "server")
+		n := max(r.n, 3)
+		server := w.nodeWith(near, "server", float64(n+4))
 		l.Wait("the server's node takes work", lab.Nodes("near", 1))
-		floor, err := newFloor(l, server)
+		floor, err := newFloor(l, server, lab.Needing(idler(l, 1), 1, 16))
 		if err != nil {
 			return err
 		}
 		defer floor.close()
 		w.node(near, "client")
 		l.Wait("the nodes take work", lab.Nodes("near", 2))
-		n := max(r.n, 3)
 		services := []api.Microservice{lab.On(l.Container("client", 1), "near", "client")}
 		for i := range n + 1 {
 			services = append(services, lab.On(sleeper(l, i), "near", "server"))
@@ -85,7 +85,7 @@ func sleeperName(i int) string { return fmt.Sprintf("web%d", i) }
 // sleeper returns a service that runs from its first packet on.
 func sleeper(l *lab.Lab, i int) api.Microservice {
 	m, zero := l.Container(sleeperName(i), 1), 0
-	m.Network, m.VCPUs, m.Memory = "", 0.05, 16
+	m.Network, m.VCPUs, m.Memory = "", 1, 16 // less would throttle its start
 	m.Replicas, m.Scale = nil, &api.Scale{Min: &zero, Max: 1, IdleTime: 3600}
 	m.Cmd, m.Environment = []string{"/app", "serve"}, []string{"PORT=80"}
 	return m

@@ -32,7 +32,7 @@ func deploy(r *run) error {
 			return err
 		}
 		r.logf("the first deployment, with the image's import: %s", first["running"].Round(time.Millisecond))
-		floor, err := newFloor(l, n)
+		floor, err := newFloor(l, n, idler(l, 1))
 		if err != nil {
 			return err
 		}

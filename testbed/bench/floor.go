@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/oci"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
@@ -43,7 +44,8 @@ type happened struct {
 	at    time.Time
 }
 
-func newFloor(l *lab.Lab, n *lab.Node) (*floor, error) {
+// newFloor returns the floor on a node, for containers such as those of the model.
+func newFloor(l *lab.Lab, n *lab.Node, model api.Microservice) (*floor, error) {
 	ctrd := l.Containerd()
 	c, err := client.New(ctrd.Address)
 	if err != nil {
@@ -57,7 +59,7 @@ func newFloor(l *lab.Lab, n *lab.Node) (*floor, error) {
 	if err := f.fetch(filepath.Join(ctrd.Images, "workload.tar")); err != nil {
 		return nil, err
 	}
-	return f, f.learn(l)
+	return f, f.learn(l, model)
 }
 
 func (f *floor) close() {
@@ -81,9 +83,9 @@ func (f *floor) fetch(archive string) error {
 }
 
 // learn reads the specification of a container that the node engine created.
-func (f *floor) learn(l *lab.Lab) error {
-	l.Apply(lab.App("model", idler(l, 1)))
-	l.Wait("the model runs", l.Running("model", "web", 1))
+func (f *floor) learn(l *lab.Lab, model api.Microservice) error {
+	l.Apply(lab.App("model", model))
+	l.Wait("the model runs", l.Running("model", model.Name, 1))
 	defer l.Delete("model")
 	theirs := namespaces.WithNamespace(f.ctx, f.namespace)
 	all, err := f.c.Containers(theirs)

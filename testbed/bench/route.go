@@ -103,9 +103,11 @@ func (w *routeWorld) cluster(id api.ClusterID) *lab.Cluster {
 	return w.lab.Cluster(id, lab.ClusterOptions{Host: h, Address: at, Args: quiet})
 }
 
-func (w *routeWorld) node(c *lab.Cluster, name string) *lab.Node {
+func (w *routeWorld) node(c *lab.Cluster, name string) *lab.Node { return w.nodeWith(c, name, 4) }
+
+func (w *routeWorld) nodeWith(c *lab.Cluster, name string, cpus float64) *lab.Node {
 	h, _ := w.host(name)
-	return c.Node(name, lab.NodeOptions{Containers: true, CPUs: 4, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
+	return c.Node(name, lab.NodeOptions{Containers: true, CPUs: cpus, Host: h, Overlay: true, Args: quiet, NetArgs: quiet})
 }
 
 // measure adds a first instance and a second instance, n times each.

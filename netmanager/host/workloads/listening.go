@@ -20,18 +20,19 @@ const (
 	// only, or the check may not detect its sockets.
 	ListenTimeout = 3 * time.Second
 	// checkShare bounds the cost of checks: a pause is at least checkShare times as long as the check
-	// before it. The kernel walks all sockets of the workload, whose number is not bounded.
-	checkShare = 10
+	// before it. The kernel walks all sockets of the workload, whose number is not bounded. Early pauses
+	// are shorter, because a check also takes long when the processor is busy, and packets may wait.
+	checkShare      = 10
+	earlyCheckShare = 2
 )
 
 // pauseAfter returns the pause after a check, from the duration of the check and the time since the
 // workload is watched.
 func pauseAfter(watched, check time.Duration) time.Duration {
-	pause := earlyPause
-	if watched >= earlyPeriod {
-		pause = latePause
+	if watched < earlyPeriod {
+		return max(earlyPause, earlyCheckShare*check)
 	}
-	return max(pause, checkShare*check)
+	return max(latePause, checkShare*check)
 }
 
 // NewListening returns a watcher that calls ready once for each workload, when it listens or
