@@ -83,7 +83,9 @@ func TestOverlayMountsItsOwnNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := generate(t, cfg, w, "1:1")
-	if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == cfg.netNSLink(runtime.ID(w.Key)) }) {
+	if !slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool {
+		return n.Type == specs.NetworkNamespace && n.Path == cfg.netNSLink(runtime.ID(w.Key))
+	}) {
 		t.Errorf("namespaces: got %+v, want the network namespace that is made before", s.Linux.Namespaces)
 	}
 	if s.Linux.Sysctl["net.ipv4.ip_unprivileged_port_start"] != "0" {
