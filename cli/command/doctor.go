@@ -77,6 +77,9 @@ The command exits with 1 if a check failed; warnings do not count.`,
 				err = p.Object(api.Page[checked]{Items: all})
 			} else {
 				printChecks(p, all)
+				if w, err := c.where(); err == nil && bad && w.URL != "" {
+					fmt.Fprintf(p.Out, "\nMore about these checks: %s/docs/how-to/troubleshooting\n", strings.TrimSuffix(w.URL, "/"))
+				}
 			}
 			if err == nil && bad {
 				err = errReported

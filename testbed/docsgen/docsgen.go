@@ -59,7 +59,7 @@ unknown key is an error too. All errors of a document are reported together, eac
 		b.WriteString("\n")
 	}
 	b.WriteString(`## Units
-Numbers without a unit have Oakestra's units; docs/reference/oakestra.md has the differences. The API returns
+Numbers without a unit have [Oakestra's units](oakestra.md#units). The API returns
 stored units: bandwidth in Mbit/s, rigidness in seconds, and locations with the latitude first.
 
 ## Defaults that the parser fills in

@@ -155,7 +155,7 @@ function Tokens({ user }: { user: User }) {
     <section aria-label="Your tokens">
       <h2>Your personal tokens</h2>
       <Failure of={tokens.error} />
-      {tokens.value && (tokens.value.items || []).length === 0 && <Empty command="treeline token create --name laptop">You have no personal token. Programs use them.</Empty>}
+      {tokens.value && (tokens.value.items || []).length === 0 && <Empty command="treeline token create --name laptop" docs="/docs/reference/api#sign-in">You have no personal token. Programs use them.</Empty>}
       {tokens.value && (tokens.value.items || []).length > 0 && (
         <Table<PAT>
           label="Personal tokens"

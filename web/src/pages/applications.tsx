@@ -18,7 +18,7 @@ export function Applications() {
       {!l.loaded ? (
         l.error ? <Failure of={l.error} /> : <p class="faint">Loading…</p>
       ) : apps.length === 0 ? (
-        <Empty command="treeline apply -f sla.yaml">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>
+        <Empty command="treeline apply -f sla.yaml" docs="/docs/how-to/developer">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>
       ) : (
         <Table<App>
           label="Applications"

@@ -13,7 +13,7 @@ export function Clusters() {
       {!l.loaded ? (
         l.error ? <Failure of={l.error} /> : <p class="faint">Loading…</p>
       ) : all.length === 0 ? (
-        <Empty command="treeline token create --cluster munich">No cluster has joined.</Empty>
+        <Empty command="treeline token create --cluster munich" docs="/docs/how-to/operator#a-cluster">No cluster has joined.</Empty>
       ) : (
         <>
         <FederationMap clusters={all} />

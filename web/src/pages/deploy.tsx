@@ -198,6 +198,9 @@ export function Deploy({ id, user }: { id: string; user: User }) {
         </div>
         <div>
           <h2>SLA, in JSON or YAML</h2>
+          <p>
+            <a href="/docs/reference/sla">All fields</a>
+          </p>
           <Editor text={text} set={set} marks={marks} />
           <div class="actions left">
             <button type="button" onClick={() => act('plan')} disabled={busy !== '' || !tenant}>Plan</button>

@@ -70,6 +70,7 @@ export function InstancePage({ id }: { id: string }) {
           <div class="asked">
             <DataAge at={why.at} />
             <button type="button" onClick={why.again}>Ask again</button>
+            {!i.cluster && <a href="/docs/how-to/troubleshooting#an-instance-has-no-place">What helps</a>}
           </div>
         </section>
       )}
@@ -87,6 +88,9 @@ export function InstancePage({ id }: { id: string }) {
       )}
       <section>
         <h2>Events</h2>
+        <p>
+          <a href="/docs/how-to/troubleshooting#reasons-of-states-and-events">What the reasons mean</a>
+        </p>
         <EventTable events={[...events].reverse()} />
       </section>
     </>

@@ -23,7 +23,7 @@ function Tunnels({ cluster }: { cluster: string }) {
     refresh,
   );
   if (!nodes.value) return <Failure of={nodes.error} />;
-  if (with_.length === 0) return <Empty command="treeline get nodes -o wide">No node of this cluster has an overlay network.</Empty>;
+  if (with_.length === 0) return <Empty command="treeline get nodes -o wide" docs="/docs/how-to/network#which-nodes-have-it">No node of this cluster has an overlay network.</Empty>;
   const ms = (ns?: number) => (ns ? (ns / 1e6).toFixed(1) + ' ms' : '');
   return (
     <>

@@ -59,9 +59,9 @@ export function Overview() {
         </section>
       )}
       {clusters.length === 0 && (
-        <Empty command="treeline token create --cluster munich">No cluster has joined. This command makes a token, and prints the line that a cluster joins with.</Empty>
+        <Empty command="treeline token create --cluster munich" docs="/docs/how-to/operator#a-cluster">No cluster has joined. This command makes a token, and prints the line that a cluster joins with.</Empty>
       )}
-      {clusters.length > 0 && apps.length === 0 && <Empty command="treeline apply -f sla.yaml">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>}
+      {clusters.length > 0 && apps.length === 0 && <Empty command="treeline apply -f sla.yaml" docs="/docs/how-to/developer">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>}
       {waiting.length > 0 && (
         <section>
           <h2>Needs attention</h2>

@@ -69,11 +69,16 @@ export function Failure({ of }: { of: unknown }) {
 }
 
 /** What to do where nothing is. */
-export function Empty({ children, command }: { children: ComponentChildren; command?: string }) {
+export function Empty({ children, command, docs }: { children: ComponentChildren; command?: string; docs?: string }) {
   return (
     <div class="empty">
       <p>{children}</p>
       {command && <Command text={command} />}
+      {docs && (
+        <p>
+          <a href={docs}>Read how</a>
+        </p>
+      )}
     </div>
   );
 }
