@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/api"
+	_ "github.com/treeline-edge/treeline/internal/mainthread"
 )
 
 // Limits end a capture, as the end of its context does.

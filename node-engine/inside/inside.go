@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	_ "github.com/treeline-edge/treeline/internal/mainthread"
 )
 
 // ErrNoSocket is the error of this machine, which says nothing about the workload.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	goruntime "runtime"
 
+	_ "github.com/treeline-edge/treeline/internal/mainthread"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
