@@ -97,6 +97,10 @@ needs disk space for both. The snapshot of another volume may be restored, too.
 		ValidArgsFunction: c.complete("volumes"),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			v, err := c.volume(ctx, a, args[0])
+			if errors.Is(err, api.ErrNotFound) {
+				return fmt.Errorf("%w\nA volume is created by the first start of its instance, with the size and on a node of its SLA: apply the SLA, "+
+					"wait until the instance has run, treeline scale its service to 0, and restore the volume then", err)
+			}
 			if err != nil {
 				return err
 			}

@@ -91,6 +91,8 @@ func (a *API) volumeFor(ctx context.Context, r wire.StreamRequest) (at api.NodeI
 	switch {
 	case csi:
 		return "", access.OfDriver(r.Kind, id)
+	case at == "" && r.Kind == "restore":
+		return "", access.NotCreated(id)
 	case at == "":
 		return "", fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
 	case used && r.Kind == "restore":

@@ -149,6 +149,12 @@ func OfDriver(kind string, id api.VolumeID) error {
 		kind, id, id.Name(), api.ErrInvalid)
 }
 
+// NotCreated returns the error for a restore of a volume that does not exist.
+func NotCreated(id api.VolumeID) error {
+	return fmt.Errorf("restore volume %s: it does not exist yet, and gets its node and size from its instance: apply its SLA, wait until %s has run, "+
+		"stop it with treeline scale %s 0, and restore it then: %w", id, id.Instance(), id.Instance().Service(), api.ErrNotFound)
+}
+
 // InUse returns the error for a restore of a volume that an instance has or may have again.
 func InUse(id api.VolumeID) error {
 	return fmt.Errorf("restore volume %s: instance %s has it; stop it first with treeline scale %s 0, and scale it back afterwards: %w",

@@ -47,6 +47,9 @@ func (a *API) registerCopy(kind string, op rest.Operation) {
 // copyVolume serves a snapshot or a restore, and records it as access.
 func (a *API) copyVolume(ctx context.Context, p rights.Principal, kind string, in *access.VolumeIn) (*streamOut, error) {
 	v, err := read(ctx, a, p, rights.AppsExec, "volume", api.VolumeFromPath(in.ID), a.core.Volume)
+	if kind == "restore" && errors.Is(err, api.ErrNotFound) {
+		return nil, access.NotCreated(api.VolumeFromPath(in.ID))
+	}
 	if err == nil {
 		err = in.Check()
 	}

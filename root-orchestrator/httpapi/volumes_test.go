@@ -139,6 +139,9 @@ func TestCopiesOfVolumesAreSplicedAndRecorded(t *testing.T) {
 			t.Errorf("%s of a volume %s: got %v, want %v", c.kind, name, err, c.want)
 		}
 	}
+	if _, err := r.dialVolume(dora, id.Instance().Volume("other"), "restore"); !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "treeline scale") {
+		t.Errorf("restore of a volume that does not exist: got %v, want ErrNotFound that says how it comes to exist", err)
+	}
 	if r.clusters.request.Kind != "" {
 		t.Fatalf("a refused request reached the cluster: %+v", r.clusters.request)
 	}
