@@ -155,9 +155,9 @@ func (c ClusterID) Addr() Addr { return Addr("cluster/" + string(c)) }
 // Addr returns the node's address for messages of its cluster.
 func (n NodeID) Addr() Addr { return Addr("node/" + string(n)) }
 
-// Under reports whether an id is that of the given application, service or instance, or of an object below
+// Under reports whether an id is that of the given application, service, instance or custom kind, or of an object below
 // it. All ids are below "".
 func Under(id, under string) bool {
 	rest, ok := strings.CutPrefix(id, under)
-	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#')
+	return ok && (under == "" || rest == "" || rest[0] == '.' || rest[0] == '#' || rest[0] == ':')
 }

@@ -60,6 +60,7 @@ const (
 	ReasonExpired       Reason = "expired"             // its time to live is over
 	ReasonUpdated       Reason = "updated"             // a new SLA replaced it
 	ReasonScaledDown    Reason = "scaled_down"         // the service has fewer replicas now
+	ReasonCreated       Reason = "created"             // of an event: a custom kind or resource is new
 	ReasonDeleted       Reason = "deleted"             // its application was deleted
 	ReasonScaledLocally Reason = "scaled_locally"      // the cluster's operator scaled without the root
 	ReasonViolated      Reason = "sla_violated"        // its place violated its SLA for longer than tolerated

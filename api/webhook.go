@@ -3,7 +3,7 @@ package api
 import "time"
 
 // EventKinds are the kinds of events.
-var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret"}
+var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret", "kind", "resource"}
 
 // NewWebhook is a request for a webhook.
 type NewWebhook struct {

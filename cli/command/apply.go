@@ -35,16 +35,30 @@ func (c *cli) applyCmd() *cobra.Command {
 	var timeout time.Duration
 	var ifMatch string
 	cmd := &cobra.Command{
-		Use: "apply -f FILE", Short: "Create or update the applications in an SLA, and follow their progress", Args: fileByFlag,
+		Use: "apply -f FILE", Short: "Create or update applications or custom resources, and follow their progress", Args: fileByFlag,
 		Long: `Create or update the applications in an SLA (JSON or YAML), and follow their
 progress: one line for each event, with the time since the first event and the tier
 that reported it. Ctrl-C stops following; the roll-out continues. The command exits
 with 1 as soon as an instance has failed for good or a new version of a service has
 failed, even if the version before has returned, with 3 if an instance could not
-be placed within --timeout, with 4 if one was placed but does not run, or is not ready, by then.`,
+be placed within --timeout, with 4 if one was placed but does not run, or is not ready, by then.
+
+A file may instead have custom kinds (kind: kind, name, schema) and custom resources
+(kind: KIND, name, spec), in YAML separated by lines with ---. They are applied in
+their order.`,
 		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			apps, since, err := c.apply(ctx, a, file, ifMatch)
+			doc, err := c.document(ctx, file)
+			if err != nil {
+				return err
+			}
+			if custom, err := definitions(file, doc); err != nil || len(custom) > 0 {
+				if err != nil {
+					return err
+				}
+				return c.applyDefinitions(ctx, p, a, file, ifMatch, custom)
+			}
+			apps, since, err := c.apply(ctx, a, file, doc, ifMatch)
 			if err != nil {
 				return err
 			}
@@ -106,13 +120,9 @@ func tabs(file string, doc []byte, err error) string {
 
 // apply applies the SLA in a file. It returns the applications, and the root's revision from before
 // the change. ifMatch is the text of --if-match.
-func (c *cli) apply(ctx context.Context, a *client.Client, file, ifMatch string) (apps []api.App, since api.Revision, err error) {
+func (c *cli) apply(ctx context.Context, a *client.Client, file string, doc []byte, ifMatch string) (apps []api.App, since api.Revision, err error) {
 	options := client.ApplyOptions{Tenant: c.tenant()}
 	if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
-		return nil, 0, err
-	}
-	doc, err := c.document(ctx, file)
-	if err != nil {
 		return nil, 0, err
 	}
 	var page api.Page[api.App]

@@ -65,7 +65,7 @@ func count(s string) (int, error) {
 }
 
 func (c *cli) deleteCmd() *cobra.Command {
-	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, volumes, snapshots, configs and secrets, or remove clusters and nodes"}
+	group := &cobra.Command{Use: "delete", Aliases: []string{"rm"}, Short: "Delete applications, volumes, snapshots, configs, secrets and custom resources, or remove clusters and nodes"}
 	var yes, wait, purge bool
 	var timeout time.Duration
 	var of string
@@ -107,12 +107,16 @@ the order until the node is back.`,
 	c.clusterFlag(node, &of)
 	node.Flags().BoolVar(&purge, "purge", false, "first stop the node's workloads and delete its containers, images, logs, keys and data")
 	node.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "with --purge, give up waiting after this time; the order stays")
-	for _, sub := range []*cobra.Command{app, cluster, node, c.deleteVolumeCmd(&yes), c.deleteSnapshotCmd(&yes)} {
+	for _, sub := range append([]*cobra.Command{app, cluster, node, c.deleteVolumeCmd(&yes), c.deleteSnapshotCmd(&yes)}, c.deleteCustomCmds(&yes)...) {
 		sub.Args = cobra.MinimumNArgs(1)
 		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 		group.AddCommand(sub)
 	}
 	group.AddCommand(c.deleteValuesCmds()...)
+	c.takesKinds(group, "KIND NAME…", 1, func(ctx context.Context, _ output.Printer, a *client.Client, kind string, names []string) error {
+		return each(customNames(kind, names), func(name string) error { return c.deleteCustom(ctx, a, name, yes) })
+	})
+	group.Flags().BoolVarP(&yes, "yes", "y", false, "of a custom kind: do not ask for confirmation")
 	return group
 }
 

@@ -155,23 +155,26 @@ func (c *cli) wrap(cmd *cobra.Command) {
 	}
 	if cmd.HasSubCommands() && cmd.HasParent() {
 		cmd.Args = cobra.ArbitraryArgs
-		cmd.RunE = func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				_ = cmd.Help()
-				return usage("%s: give one of its commands", cmd.CommandPath())
-			}
-			hint := "; it has"
-			for _, sub := range cmd.Commands() {
-				if sub.IsAvailableCommand() {
-					hint += " " + sub.Name()
-				}
-			}
-			if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
-				hint = "; did you mean " + strings.Join(s, " or ") + "?"
-			}
-			return usage("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
+		cmd.RunE = unknown
+	}
+}
+
+// unknown returns the error for an unknown command of a group.
+func unknown(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		_ = cmd.Help()
+		return usage("%s: give one of its commands", cmd.CommandPath())
+	}
+	hint := "; it has"
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			hint += " " + sub.Name()
 		}
 	}
+	if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		hint = "; did you mean " + strings.Join(s, " or ") + "?"
+	}
+	return usage("%s has no command %q%s", cmd.CommandPath(), args[0], hint)
 }
 
 func (c *cli) file() *contexts.File { return contexts.Open(c.config) }

@@ -35,6 +35,8 @@ func (c *cli) describeCmd() *cobra.Command {
 		{"cluster NAME…", nil, "clusters", c.describeCluster},
 		{"config NAME…", nil, "configs", c.describeValues(api.KindConfig)},
 		{"secret NAME…", nil, "secrets", c.describeValues(api.KindSecret)},
+		{"kind NAME…", nil, "kinds", c.describeKind},
+		{"resource KIND:NAME…", nil, "resources", c.describeCustom},
 		{"node [CLUSTER/]NAME…", nil, "", func(ctx context.Context, d *description, name string) error {
 			return c.describeNode(ctx, d, api.ClusterID(cluster), name)
 		}},
@@ -59,6 +61,17 @@ func (c *cli) describeCmd() *cobra.Command {
 		}
 		group.AddCommand(cmd)
 	}
+	c.takesKinds(group, "KIND NAME…", 1, func(ctx context.Context, p output.Printer, a *client.Client, kind string, names []string) error {
+		names = customNames(kind, names)
+		return several(p, names, func(name string) error {
+			d := &description{Printer: p, api: a}
+			if err := c.describeCustom(ctx, d, name); err != nil {
+				return err
+			}
+			return d.end(names)
+		})
+	})
+	c.outputFlags(group)
 	return group
 }
 

@@ -152,7 +152,11 @@ func (c *cli) devApply(ctx context.Context, sla string) error {
 	if err != nil {
 		return err
 	}
-	apps, since, err := c.apply(ctx, a, sla, "")
+	doc, err := c.document(ctx, sla)
+	if err != nil {
+		return err
+	}
+	apps, since, err := c.apply(ctx, a, sla, doc, "")
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs or secrets"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs, secrets or custom resources"}
 	for _, k := range []struct {
 		use     string
 		aliases []string
@@ -65,6 +65,17 @@ func (c *cli) getCmd() *cobra.Command {
 	}
 	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getSnapshotsCmd(), c.getRunsCmd())
 	group.AddCommand(c.getValuesCmds()...)
+	group.AddCommand(c.getKindsCmd(), c.getCustomCmd())
+	var watch bool
+	c.takesKinds(group, "KIND [NAME…]", 0, func(ctx context.Context, p output.Printer, a *client.Client, kind string, names []string) error {
+		if len(names) == 0 {
+			return c.showCustom(ctx, p, a, []string{kind}, watch)
+		}
+		return c.showCustom(ctx, p, a, customNames(kind, names), watch)
+	})
+	group.Flags().BoolVarP(&watch, "watch", "w", false, "of a custom kind: keep printing resources that change")
+	c.outputFlags(group)
+	c.sortFlag(group)
 	return group
 }
 

@@ -56,6 +56,12 @@ var named = []struct {
 	{"user list", []string{"user list NAME", "user invite NAME"}},
 	{"tenant list", []string{"get apps --tenant NAME"}},
 	{"webhook list", []string{"webhook dead NAME", "webhook retry NAME", "webhook delete NAME"}},
+	{"get kinds", []string{"get kinds NAME", "describe kind NAME"}},
+	{"get resources", []string{"get resources NAME", "describe resource NAME"}},
+	{"get sensor", []string{"get resources NAME"}},
+	{"describe kind sensor", []string{"get kinds NAME"}},
+	{"describe resource sensor:roof", []string{"describe resource NAME"}},
+	{"describe sensor roof", []string{"delete resource NAME --yes"}},
 	{"events", nil},
 	{"version", nil},
 	{"net status n1", nil},
@@ -73,6 +79,8 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	r.must("", "apply", "-f", "shop.yaml", "--detach")
 	r.joinCluster("munich")
 	r.must("", "webhook", "create", "https://example.com/", "--kind", "volume")
+	r.file("sensor.yaml", sensors)
+	r.must("", "apply", "-f", "sensor.yaml")
 	web := api.ServiceID("acme/shop.prod.web.v1")
 	// The answers of clusters are fixed.
 	nodes := canned(t, func(w http.ResponseWriter, req *http.Request) {

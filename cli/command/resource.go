@@ -196,6 +196,16 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, o := range all {
 				out = append(out, short(string(o.ID)))
 			}
+		case "kinds":
+			all, _, _ := client.List[api.CustomKind](ctx, a, string(client.CustomKinds), own)
+			for _, o := range all {
+				out = append(out, short(string(o.ID)))
+			}
+		case "resources":
+			all, _, _ := client.List[api.CustomResource](ctx, a, string(client.CustomResources), own)
+			for _, o := range all {
+				out = append(out, short(string(o.ID)))
+			}
 		case "volumes":
 			all, _, _ := a.Volumes(ctx, own)
 			for _, o := range all {

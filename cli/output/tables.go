@@ -358,6 +358,39 @@ var Snapshots = Table[api.VolumeSnapshot]{
 	},
 }
 
+// CustomKinds is the table of custom kinds.
+var CustomKinds = Table[api.CustomKind]{
+	Kind: "kinds",
+	Name: func(k api.CustomKind) string { return string(k.ID) },
+	Columns: []Column[api.CustomKind]{
+		{Header: "NAME", Cell: func(p Printer, k api.CustomKind) string { return p.Short(string(k.ID)) }},
+		{Header: "RESOURCES", Cell: func(_ Printer, k api.CustomKind) string { return strconv.Itoa(k.Resources) }},
+		{Header: "CHANGED", Cell: func(p Printer, k api.CustomKind) string { return p.Age(k.Changed) }},
+		{Header: "DESCRIPTION", Cell: func(_ Printer, k api.CustomKind) string { return k.Description }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, k api.CustomKind) string { return k.By }},
+	},
+}
+
+// CustomResources is the table of custom resources.
+var CustomResources = Table[api.CustomResource]{
+	Kind: "resources",
+	Name: func(r api.CustomResource) string { return string(r.ID) },
+	Columns: []Column[api.CustomResource]{
+		{Header: "NAME", Cell: func(p Printer, r api.CustomResource) string { return p.Short(string(r.ID)) }},
+		{Header: "REVISION", Cell: func(_ Printer, r api.CustomResource) string { return strconv.FormatUint(uint64(r.Revision), 10) }},
+		{Header: "CHANGED", Cell: func(p Printer, r api.CustomResource) string { return p.Age(r.Changed) }},
+		{Header: "SPEC", Wide: true, Cell: func(_ Printer, r api.CustomResource) string { return clipped(string(r.Spec), 80) }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, r api.CustomResource) string { return r.By }},
+	},
+}
+
+func clipped(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}
+
 // Webhooks is the table of webhooks.
 var Webhooks = Table[api.Webhook]{
 	Kind: "webhooks",

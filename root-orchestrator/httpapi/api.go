@@ -98,6 +98,7 @@ type API struct {
 	shares   *shares
 	decoded  *fairshare.Pool // bounds the objects in clusters' answers
 	answers  *answers
+	checks   *fairshare.Turns // of custom resources by their schemas
 	routes   []Route
 	webhooks *webhooks.Hooks
 	grants   grant.Set[account.Authenticated] // of the current requests
@@ -128,6 +129,7 @@ func New(o Options) (*API, error) {
 		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
 		parsing: newParsing(),
 		shares:  newShares(o.Now),
+		checks:  fairshare.NewTurns(checkTurns, checkAll, checkTenant),
 		decoded: fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
 		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
@@ -156,6 +158,7 @@ func New(o Options) (*API, error) {
 	a.registerVolumes()
 	a.registerClusters()
 	a.registerValues()
+	a.registerCustom()
 	a.registerTokens()
 	a.registerEvents()
 	if err := a.openWebhooks(); err != nil {

@@ -52,6 +52,7 @@ type Feed struct {
 	mu    sync.Mutex // guards all below
 	ring  []entry
 	size  int
+	bytes int           // of the custom kinds and resources in ring
 	first uint64        // number of ring[0], counted from the start
 	floor Position      // position of the newest change that is not kept
 	more  chan struct{} // closed by the next Add
@@ -78,16 +79,42 @@ func (f *Feed) Add(changes ...api.Change) {
 			at = Position{f.ring[n-1].at.Revision, f.ring[n-1].at.N + 1}
 		}
 		f.ring = append(f.ring, entry{at, c})
+		f.bytes += weight(c)
 	}
 	// Cutting at twice the size copies each change at most once.
+	cut := 0
 	if len(f.ring) > 2*f.size {
-		cut := len(f.ring) - f.size
+		cut = len(f.ring) - f.size
+	}
+	if f.bytes > maxFeedBytes {
+		for left := f.bytes; left > maxFeedBytes/2; cut++ {
+			left -= weight(f.ring[cut].change)
+		}
+	}
+	if cut > 0 {
+		for _, e := range f.ring[:cut] {
+			f.bytes -= weight(e.change)
+		}
 		f.floor = f.ring[cut-1].at
 		f.first += uint64(cut)
 		f.ring = append([]entry(nil), f.ring[cut:]...)
 	}
 	close(f.more)
 	f.more = make(chan struct{})
+}
+
+// maxFeedBytes limits the schemas and specs of custom kinds and resources in a Feed. A tenant may change a large one
+// often, and each change has all of it.
+const maxFeedBytes = 32 << 20
+
+func weight(c api.Change) int {
+	switch o := c.Object.(type) {
+	case api.CustomKind:
+		return len(o.Schema)
+	case api.CustomResource:
+		return len(o.Spec)
+	}
+	return 0
 }
 
 // open returns the number of the first change after the position. Error: ErrGone if the feed does

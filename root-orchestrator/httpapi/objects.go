@@ -24,7 +24,7 @@ type (
 		Tenant api.Tenant `query:"tenant" doc:"Only objects of this tenant; without it, all that the user may see."`
 		Watch  bool       `query:"watch" doc:"Stream changes (text/event-stream) instead of a page."`
 		Since  string     `query:"since" doc:"With watch: the revision after which to begin; without it, now."`
-		Under  string     `query:"under" doc:"Only objects of this application or service, by its id."`
+		Under  string     `query:"under" doc:"Only objects of this application, service or custom kind, by its id."`
 	}
 	listOut[T any] struct {
 		Link string `header:"Link" doc:"rel=next, if there is a next page."`

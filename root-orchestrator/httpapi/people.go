@@ -36,7 +36,7 @@ func (a *API) registerTenants() {
 			return a.opt.Accounts.Tenant(path)
 		})
 	act(a, tenants.Delete("/v1/tenants/{id}", "Delete tenant", 404, 409).
-		About("The tenant must have no users, tenants below it, applications, volumes or clusters."), rights.TenantsWrite, a.deleteTenant)
+		About("The tenant must have no users, tenants below it, applications, volumes, custom kinds or clusters."), rights.TenantsWrite, a.deleteTenant)
 }
 
 // pathIn is the input for an object without a revision.
@@ -73,15 +73,15 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	defer a.tenants.Unlock()
 	owns := false
 	err := a.owner.Read(ctx, func() {
-		// A tenant of the same path would get its volumes.
-		owns = len(a.core.Apps(path))+len(a.core.Volumes(path))+len(a.core.Snapshots(path)) > 0 ||
+		// A tenant of the same path would get its volumes and custom resources.
+		owns = len(a.core.Apps(path))+len(a.core.Volumes(path))+len(a.core.Snapshots(path))+len(a.core.CustomKinds(path)) > 0 ||
 			slices.ContainsFunc(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
 	})
 	if err != nil {
 		return err
 	}
 	if owns {
-		return fmt.Errorf("delete tenant %s: it has applications, volumes, snapshots or clusters, remove them first: %w", path, api.ErrConflict)
+		return fmt.Errorf("delete tenant %s: it has applications, volumes, snapshots, custom kinds or clusters, remove them first: %w", path, api.ErrConflict)
 	}
 	return a.opt.Accounts.DeleteTenant(ctx, path)
 }

@@ -44,12 +44,12 @@ func (a *API) watchable(op rest.Operation, kind string, action rights.Action) re
 // watched are the kinds of the stream of all changes, and the action that each requires.
 var watched = map[string]rights.Action{
 	"app": rights.AppsRead, "service": rights.AppsRead, "instance": rights.AppsRead,
-	"cluster": rights.ClustersRead, "event": rights.EventsRead,
+	"cluster": rights.ClustersRead, "event": rights.EventsRead, "kind": rights.AppsRead, "resource": rights.AppsRead,
 }
 
 func (a *API) registerChanges() {
 	op := rest.Tag("events").Get("/v1/changes", "Watch changes", 410).
-		About("The changes of applications, services, instances, clusters and events in one stream, as far as the user may see them: what the watches of their lists stream. Its positions are theirs.").
+		About("The changes of applications, services, instances, clusters, events, custom kinds and resources in one stream, as far as the user may see them: what the watches of their lists stream. Its positions are theirs.").
 		Answers("Server-sent events: change (api.Change), bookmark, gone.", "text/event-stream", &huma.Schema{Type: "string"})
 	handle(a, op, "", func(_ context.Context, p rights.Principal, in *struct {
 		Tenant      api.Tenant `query:"tenant" doc:"Only objects of this tenant; without it, all that the user may see."`

@@ -2,8 +2,8 @@
 // clusters by their aggregates, offers each instance to the best cluster, and places instances that
 // a cluster hands back. It has no information about single nodes.
 //
-// The state is in sub-machines: applications, rollouts, clusters, placement, netbook, addresses, values
-// and events.
+// The state is in sub-machines: applications, rollouts, clusters, placement, netbook, addresses, values,
+// volumes, custom and events.
 // Core passes each input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/custom"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
@@ -93,6 +94,7 @@ type state struct {
 	events    *eventlog.Log
 	values    *values.Machine
 	volumes   *volumes.Machine
+	custom    *custom.Machine
 
 	counter step.Counter
 	clock   step.Clock
@@ -109,6 +111,7 @@ type effects struct {
 	expiry     step.Timers[api.ServiceID] // ends of times to live, on the clock of now
 	reporter   api.ClusterID              // whose report is the step's input, or ""
 	failed     []api.ServiceID            // whose last healthy versions are to return in this step
+	orphans    []string                   // custom resources that were restored without their kind
 	dry        bool                       // this core is the copy of a dry run; it writes no events
 }
 
@@ -137,6 +140,7 @@ func New(cfg Config) *Core {
 			volumes:  volumes.New(),
 			apps:     applications.New(),
 			values:   values.New(),
+			custom:   custom.New(),
 			rollouts: rollouts.New(applications.FieldChanges),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
 			placement: placement.New(placement.Config{
@@ -277,6 +281,7 @@ func (c *Core) flush() {
 		v, _ := c.Cluster(id)
 		c.publish(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
 	}
+	c.flushCustom()
 	// Before the instances that refer to new versions.
 	for _, k := range c.values.TakeChanged() {
 		if c.values.Get(k) != nil {
@@ -326,7 +331,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8, kindCustomKind: 9, kindCustom: 10}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -336,6 +341,7 @@ func (c *Core) Restore(docs []store.Doc) error {
 		c.journal.Restored(d)
 	}
 	c.deleteEvents(c.events.Restored())
+	c.deleteOrphans()
 	return nil
 }
 
@@ -384,6 +390,10 @@ func (c *Core) restore(d store.Doc) error {
 		return restoreAs(d, func(e api.Event) { c.events.Restore(slot, e) })
 	case KindValues:
 		return restoreAs(d, c.values.Restore)
+	case kindCustomKind:
+		return restoreAs(d, c.custom.RestoreKind)
+	case kindCustom:
+		return c.restoreCustom(d)
 	case kindAddress:
 		a, err := netip.ParseAddr(d.Key)
 		if err != nil {

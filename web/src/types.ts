@@ -234,6 +234,31 @@ export interface CreateUserRequest {
   roles: string[];
 }
 
+export interface CustomKind {
+  by?: string;
+  changed: string;
+  created: string;
+  description?: string;
+  id: string;
+  name: string;
+  resources: number;
+  revision: number;
+  schema: unknown;
+  tenant: string;
+}
+
+export interface CustomResource {
+  by?: string;
+  changed: string;
+  created: string;
+  id: string;
+  kind: string;
+  name: string;
+  revision: number;
+  spec: unknown;
+  tenant: string;
+}
+
 export interface DeadLetter {
   error: string;
   event: Event;
