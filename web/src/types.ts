@@ -495,6 +495,18 @@ export interface NetTrace {
   to: string;
 }
 
+export interface NewCustomKind {
+  description?: string;
+  name?: string;
+  schema: unknown;
+}
+
+export interface NewCustomResource {
+  kind?: string;
+  name?: string;
+  spec: unknown;
+}
+
 export interface NewSnapshot {
   name: string;
 }
