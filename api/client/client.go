@@ -197,6 +197,9 @@ func (c *Client) once(ctx context.Context, r Request, body []byte, token string)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	if trace, ok := ctx.Value(traceKey{}).(string); ok {
+		req.Header.Set("traceparent", trace)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("reach %s: %w", c.url, unreachable(ctx, err))
@@ -232,4 +235,14 @@ func problem(resp *http.Response) error {
 		p = api.Problem{Title: http.StatusText(resp.StatusCode), Status: resp.StatusCode, Code: code, Detail: strings.TrimSpace(resp.Status)}
 	}
 	return &p
+}
+
+type traceKey struct{}
+
+// WithTrace returns a context whose requests belong to the trace of a W3C traceparent; without one, to none.
+func WithTrace(ctx context.Context, traceparent string) context.Context {
+	if traceparent == "" {
+		return ctx
+	}
+	return context.WithValue(ctx, traceKey{}, traceparent)
 }

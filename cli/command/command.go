@@ -69,7 +69,12 @@ func Main(ctx context.Context, args []string, stdio IO) int {
 	root.SetIn(stdio.In)
 	root.SetOut(stdio.Out)
 	root.SetErr(stdio.Err)
-	err := root.ExecuteContext(ctx)
+	ctx, end, err := traced(ctx, stdio)
+	if err == nil {
+		var cmd *cobra.Command
+		cmd, err = root.ExecuteContextC(ctx)
+		end(cmd, err)
+	}
 	if c.client != nil {
 		c.client.Close()
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -49,6 +50,7 @@ type Options struct {
 	Access func(context.Context, wire.StreamRequest) (streams.Serve, error) // to the workload of an instance
 	API    func(wire.StreamRequest) http.Handler                            // the cluster's own API
 
+	Traces  *tracing.Relay         // of placements; nil: none is followed
 	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
 	Log     *slog.Logger           // default slog.Default
 }

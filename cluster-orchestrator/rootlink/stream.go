@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -22,7 +23,7 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 	case "desired":
 		var d wire.Desired
 		if err = json.Unmarshal(e.Data, &d); err == nil {
-			l.opt.Post(cluster.Desired{Desired: d})
+			l.opt.Post(cluster.Desired{Desired: l.opt.Traces.Received(d, tracing.OfPlacement)})
 		}
 	case "net":
 		var n wire.RootNet

@@ -48,6 +48,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
@@ -68,6 +69,8 @@ type orchestrator struct {
 	id         *identities
 	core       *cluster.Core
 	loop       *loop.Loop[cluster.Input]
+	tracer     *tracing.Tracer // nil: no spans are exported
+	traces     *tracing.Relay
 	broker     *broker.Broker // the embedded broker; nil: the broker is external
 	outer      *keeper.Keeper // of an external broker's certificate; nil: none
 	bus        bus.Bus
@@ -197,6 +200,10 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	o.sched = client.NewAsker(out, func(a sched.Answer) { o.loop.Post(cluster.Ranked{Answer: a}) })
 	deliver := func(ctx context.Context, in cluster.Input) error { return o.loop.Do(ctx, in, nil) }
 
+	if o.tracer, err = tracing.FromEnv("treeline-cluster", os.Getenv, o.log); err != nil {
+		return err
+	}
+	o.traces = tracing.NewRelay(o.tracer)
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
 	if err != nil {
 		return err
@@ -249,7 +256,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		return err
 	}
 	o.root = rootlink.New(rootlink.Options{
-		URL: o.id.credentials().URL, Client: o.client, Held: o.held, Post: o.loop.Post, Deliver: deliver,
+		URL: o.id.credentials().URL, Client: o.client, Traces: o.traces, Held: o.held, Post: o.loop.Post, Deliver: deliver,
 		Logs: o.api.LogsFromRoot, Access: o.api.AccessFromRoot, API: o.api.FromRoot, Log: o.log,
 		Revoked: func(r wire.Revocations) {
 			o.id.revoked.Apply(time.Now(), r)
@@ -349,6 +356,13 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			if d, ok := e.Msg.(wire.NetDown); ok {
 				o.noteRelays(d)
 			}
+			if d, ok := e.Msg.(wire.Desired); ok {
+				e.Msg = o.traces.Sent(d, tracing.OfPlacement, "choose node", func(a wire.Assignment) map[string]string {
+					return map[string]string{
+						"treeline.cluster": string(o.id.info().ID), "treeline.instance": string(a.Instance), "treeline.node": strings.TrimPrefix(string(e.To), "node/"),
+					}
+				})
+			}
 			o.nodes.link.Send(e)
 		}
 	}
@@ -423,6 +437,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		daemon.Part{Name: "root", Run: o.root.Run},
 		daemon.Part{Name: "values", Run: o.values.Run},
 		daemon.Part{Name: "moves", Run: o.mover.Run},
+		daemon.Part{Name: "traces", Run: o.tracer.Run},
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "oakestra", Run: o.serveOakestra(dir)},

@@ -58,6 +58,9 @@ type Assignment struct {
 	// Values are the configs and secrets that its files need and that exist. Other versions of them
 	// change the running instance; a new epoch is not needed.
 	Values []ValueRef `json:"values,omitempty"`
+	// Trace is the W3C traceparent of what caused the placement, only a few minutes before; see package
+	// tracing. It is no part of the state: adapters add and remove it.
+	Trace string `json:"trace,omitempty"`
 }
 
 // Digest returns the digest of the instance, its epoch, the revision of its spec, and the versions of

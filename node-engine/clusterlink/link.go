@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/parts"
 	"github.com/treeline-edge/treeline/internal/streams"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 )
@@ -46,6 +47,7 @@ type Options struct {
 	Net           Net // nil: the node has no netmanager
 	// Metrics returns the engine's metrics, as text of Prometheus.
 	Metrics func(context.Context) (io.ReadCloser, error)
+	Traces  *tracing.Relay // of placements; nil: none is followed
 	// Usage measures what the machine and its workloads use; nil: the node does not measure it.
 	Usage func(context.Context) (wire.NodeSample, error)
 	Log   *slog.Logger // default slog.Default
@@ -112,7 +114,9 @@ func (l *Link) Run(ctx context.Context) error {
 		l.mu.Unlock()
 		l.wg.Wait()
 	}()
-	desired := decoded(l, func(d wire.Desired) { l.opt.Post(node.Desired{Desired: d}) })
+	desired := decoded(l, func(d wire.Desired) {
+		l.opt.Post(node.Desired{Desired: l.opt.Traces.Received(d, tracing.OfPlacementHere)})
+	})
 	leaves := map[topic.Leaf]func(bus.Message){
 		topic.Desired: desired,
 		topic.Delta:   joined(desired), // also a whole set that is too large for one message

@@ -22,6 +22,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -67,6 +68,7 @@ type Options struct {
 	Ports   func() *api.NodePorts   // for Info; nil: unknown. Call Recheck when they change
 	Volumes Volumes                 // nil: services with volumes are refused
 	CSI     CSI                     // nil: services with CSI volumes are refused
+	Traces  *tracing.Relay          // of placements; nil: none is followed
 	Creates int                     // concurrent creations; default 4
 	Log     *slog.Logger            // default slog.Default
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -78,6 +80,7 @@ func (x execution) Create(o wire.CreateWorkload) {
 	}
 	x.q.cancel = cancel
 	x.mu.Unlock()
+	began := time.Now()
 	err := x.createInTurn(call, o)
 	x.mu.Lock()
 	x.q.cancel = nil
@@ -87,7 +90,15 @@ func (x execution) Create(o wire.CreateWorkload) {
 	}
 	x.listing.RLock()
 	defer x.listing.RUnlock()
+	x.traced("create workload", began, o.Attempt, err)
 	x.report(x.ctx, wire.WorkloadEvent{Key: o.Key, Attempt: o.Attempt, Phase: wire.WorkloadCreated}, err)
+}
+
+// traced adds a step to the trace of what caused the placement.
+func (x execution) traced(step string, began time.Time, attempt int, err error) {
+	x.opt.Traces.Step(tracing.OfWorkload(x.key), step, began, err, map[string]string{
+		"treeline.node": string(x.opt.Info.ID), "treeline.instance": string(x.key.Instance), "treeline.attempt": strconv.Itoa(attempt),
+	})
 }
 
 func (x execution) createInTurn(ctx context.Context, o wire.CreateWorkload) error {
@@ -157,6 +168,7 @@ func (x execution) Start(o wire.StartWorkload) {
 	defer x.listing.RUnlock()
 	call, cancel := context.WithTimeout(x.ctx, startTimeout)
 	defer cancel()
+	began := time.Now()
 	var at wire.Attached
 	var w runtime.Workload
 	err := x.useVolumes(x.key)
@@ -166,6 +178,7 @@ func (x execution) Start(o wire.StartWorkload) {
 	if err == nil {
 		err = x.opt.Runtime.Start(call, x.key)
 	}
+	x.traced("start workload", began, o.Attempt, err)
 	x.report(x.ctx, wire.WorkloadEvent{
 		Key: x.key, Attempt: o.Attempt, Phase: wire.WorkloadRunning, Address: at.Address, Ready: at.Ready, ImageHealth: w.ImageHealth,
 	}, err)

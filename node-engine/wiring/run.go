@@ -29,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/netsock"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/access"
 	"github.com/treeline-edge/treeline/node-engine/checks"
@@ -150,7 +151,12 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		slices.Sort(info.Features)
 	}
 	e.checks = checks.New(checks.Options{Runtime: rt, HostNetwork: info.Network == api.NetworkHost, Deliver: deliver, Log: log})
-	orders := driver.Options{Runtime: rt, Deliver: deliver, Info: info, Devices: found.List, Log: log}
+	tracer, err := tracing.FromEnv("treeline-node", os.Getenv, log)
+	if err != nil {
+		return err
+	}
+	traces := tracing.NewRelay(tracer)
+	orders := driver.Options{Runtime: rt, Traces: traces, Deliver: deliver, Info: info, Devices: found.List, Log: log}
 	if provided != nil {
 		orders.Files = provided
 	}
@@ -183,7 +189,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
 		Access: e.volumeStreams(rt, access.New(reach).Open), Metrics: e.openMetrics,
-		DiscardVolume: e.discardVolume, Usage: usage.NewSampler(rt, log).Sample,
+		DiscardVolume: e.discardVolume, Traces: traces, Usage: usage.NewSampler(rt, log).Sample,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
 		link.LogLines = func(ctx context.Context, r wire.StreamRequest) (io.ReadCloser, error) {
@@ -198,6 +204,9 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		{Name: "node", Run: e.runNode},
 		{Name: "purge", Run: e.awaitPurge},
 		{Name: "memory", Run: daemon.TrimMemory},
+	}
+	if tracer != nil {
+		parts = append(parts, daemon.Part{Name: "traces", Run: tracer.Run})
 	}
 	if e.load != nil {
 		parts = append(parts, daemon.Part{Name: "load", Run: e.load.Run})

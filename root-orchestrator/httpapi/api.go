@@ -38,6 +38,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
@@ -83,6 +84,7 @@ type Options struct {
 	Rate     float64          // requests per second of one principal; default 100, with bursts of 400
 	Now      func() time.Time // default time.Now
 	Log      *slog.Logger     // default slog.Default
+	Traces   *tracing.Relay   // of applications; nil: none is followed
 }
 
 // API serves /v1. It is safe for concurrent use.

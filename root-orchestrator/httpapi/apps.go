@@ -19,6 +19,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/promexpr"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/yaml"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -69,14 +70,17 @@ type applyIn struct {
 	IfMatch     string     `header:"If-Match"`
 	IfNoneMatch string     `header:"If-None-Match" doc:"*: create, and do not change an existing one."`
 	ContentType string     `header:"Content-Type"`
+	Trace       string     `header:"traceparent" doc:"The trace to which what follows belongs (W3C Trace Context)."`
 	RawBody     []byte
 }
 
-func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*objectOut[api.Applied], error) {
+func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (_ *objectOut[api.Applied], err error) {
+	span, end := a.traced(in.Trace)
 	tenant, err := a.applier(p, in.Tenant)
 	if err != nil {
 		return nil, err
 	}
+	defer func() { end(tenant, err) }()
 	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
 	if err != nil {
 		return nil, err
@@ -98,6 +102,7 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 	for _, spec := range sla.Applications {
 		id := tenant.App(spec.Name, spec.Namespace)
 		var app api.App
+		a.opt.Traces.Remember(tenant, string(id), span)
 		err := a.owner.Do(ctx, root.Apply{Tenant: tenant, Spec: spec, IfMatch: rev, MustNotExist: create, By: p.User}, func() {
 			app, _ = a.core.App(id)
 		})
@@ -110,6 +115,25 @@ func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (*obje
 		out.ETag = etag(out.Body.Apps[0].Revision)
 	}
 	return out, nil
+}
+
+// traced returns the context of a request's span within the trace that the client asks for, or in a new one.
+// end emits the span. A root that exports nothing passes the client's context on.
+func (a *API) traced(traceparent string) (span tracing.Context, end func(api.Tenant, error)) {
+	parent, tracer := tracing.Parse(traceparent), a.opt.Traces.Tracer()
+	if tracer == nil {
+		return parent, func(api.Tenant, error) {}
+	}
+	began := time.Now()
+	if span = tracing.New(); !parent.IsZero() {
+		span = parent.Child("apply", began.String())
+	}
+	return span, func(tenant api.Tenant, err error) {
+		tracer.Emit(tracing.Span{
+			Context: span, Parent: parent, Name: "apply", Kind: tracing.Server, Start: began, End: time.Now(), Err: err, Tenant: tenant,
+			Attributes: map[string]string{"treeline.tenant": string(tenant)},
+		})
+	}
 }
 
 // applier returns the tenant whose applications a request changes: the requested one, or the user's

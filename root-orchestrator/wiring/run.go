@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
@@ -99,7 +100,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	var asker *client.Asker
 	reg := metrics.New()
 	stages := newStages(reg)
-	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker, stages) }, loop.Options[root.Input]{
+	tracer, err := tracing.FromEnv("treeline-root", os.Getenv, log)
+	if err != nil {
+		return err
+	}
+	traces := tracing.NewRelay(tracer)
+	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker, stages, traces) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: metrics.NewLoop(reg).Observe,
 	})
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
@@ -109,7 +115,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	})
 	web, err = httpapi.New(httpapi.Options{
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(),
+		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {
 		return err
@@ -155,6 +161,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
 		daemon.Part{Name: "webhooks", Run: web.RunWebhooks},
+		daemon.Part{Name: "traces", Run: tracer.Run},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, func(ctx context.Context) {
 			err := errors.Join(id.accounts.Sweep(ctx), id.tokens.Sweep(ctx), web.Sweep(ctx))
 			if err != nil && ctx.Err() == nil {
@@ -176,7 +183,7 @@ const storeFile = "root.db"
 
 // send passes the core's messages to their receivers. It runs on the core's owner and must not
 // block.
-func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker, stages *stages) {
+func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker *client.Asker, stages *stages, traces *tracing.Relay) {
 	var changes []api.Change
 	for _, e := range envs {
 		switch msg := e.Msg.(type) {
@@ -184,6 +191,11 @@ func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker 
 			changes = append(changes, msg)
 		case sched.Ask:
 			asker.Send(msg)
+		case wire.Desired:
+			e.Msg = traces.Sent(msg, tracing.OfApp, "choose cluster", func(a wire.Assignment) map[string]string {
+				return map[string]string{"treeline.instance": string(a.Instance), "treeline.cluster": strings.TrimPrefix(string(e.To), "cluster/")}
+			})
+			link.Send(e)
 		default:
 			link.Send(e)
 		}
