@@ -211,8 +211,11 @@ func (w *World) inDomain(m *NodeMachine, by string, but api.Instance, of func(ap
 		return 0
 	}
 	for _, o := range m.cluster.core.Instances() {
+		if o.ID == but.ID || !of(o.Service) {
+			continue
+		}
 		at := m.cluster.node(o.Node)
-		if at != nil && o.ID != but.ID && of(o.Service) && domain(at) == domain(m) {
+		if at != nil && domain(at) == domain(m) || o.State == api.Dormant && by == "cluster" { // it may wake there
 			n++
 		}
 	}

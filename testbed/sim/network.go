@@ -183,6 +183,9 @@ func (n *NetMachine) send(e wire.Envelope) {
 	switch msg := e.Msg.(type) {
 	case wire.NetUp:
 		n.w.traffic(msg)
+		if n.w.opts.Plant == PlantNoDemand {
+			msg.Demand = nil
+		}
 		if !n.node.proc.alive {
 			return
 		}

@@ -196,6 +196,10 @@ func (p *person) try(in root.Input, later, done error, then func()) {
 	case later != nil && errors.Is(a.err, later), errors.Is(a.err, api.ErrUnavailable): // as when a root has just started
 		again()
 		return
+	case errors.Is(a.err, api.ErrConflict) && p.scalesItself(in):
+		w.note("people", "%s is refused", told(in))
+		p.busy = false
+		return
 	case a.err != nil && !(done != nil && errors.Is(a.err, done) && p.unsure):
 		w.violate("lost", string(p.app()), "%s is refused: %v", inputName(in), a.err)
 		return
@@ -203,6 +207,16 @@ func (p *person) try(in root.Input, later, done error, then func()) {
 	w.note("people", "%s is answered", told(in))
 	p.busy = false
 	then()
+}
+
+// scalesItself reports whether the input is a change of the number of a service that has returned to an earlier
+// version with scale, which the root refuses.
+func (p *person) scalesItself(in root.Input) bool {
+	asked, ok := in.(root.Scale)
+	s, known := p.w.root.core.Service(asked.Service)
+	return ok && known && s.Spec.Scale != nil && slices.ContainsFunc(p.services, func(want promised) bool {
+		return want.spec.Name == s.Spec.Name && want.spec.Code != s.Spec.Code && p.w.returned(s.ID, want.spec.Code)
+	})
 }
 
 func told(in root.Input) string {

@@ -15,6 +15,7 @@ type Result struct {
 	Violation *Violation // nil if there was none
 	Steps     int        // of all cores
 	Time      time.Duration
+	Woken     int // services that were asleep and woke when they were demanded
 	story     *story
 }
 
@@ -34,7 +35,7 @@ const (
 func Run(seed uint64, opts Options) Result {
 	w := newChaos(seed, opts)
 	w.live()
-	return Result{Seed: seed, Violation: w.violation, Steps: w.steps, Time: w.now, story: &w.story}
+	return Result{Seed: seed, Violation: w.violation, Steps: w.steps, Time: w.now, Woken: w.woken, story: &w.story}
 }
 
 func (w *World) live() {
@@ -60,6 +61,9 @@ func (w *World) live() {
 		return
 	}
 	w.calm()
+	if w.opts.Scale {
+		w.sleepAndWake()
+	}
 	w.note("people", "everything is deleted")
 	for _, p := range c.people {
 		if p.exists {
@@ -146,8 +150,8 @@ func (w *World) calm() {
 			return
 		}
 	}
-	w.strained = false
-	w.Run(calmWindow / 3) // a lost answer is requested again
+	w.strained = slices.ContainsFunc(w.root.core.Instances(""), func(in api.Instance) bool { return in.Violated != "" }) // it may end
+	w.Run(calmWindow / 3)                                                                                                // a lost answer is requested again
 	if w.Network {
 		w.Run(time.Minute) // and network state within a minute
 	}

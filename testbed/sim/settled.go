@@ -69,6 +69,9 @@ func (w *World) unsettled() []complaint {
 		w.misled(say)
 	}
 	w.unsynced(say)
+	if w.resting {
+		w.restless(say)
+	}
 	if len(out) == 0 {
 		w.misknown(say)
 	}

@@ -121,13 +121,19 @@ func TestHealthChecksKeepEveryPromise(t *testing.T) {
 	}
 }
 
-// Numbers of instances that follow a load that nodes invent break no promise.
+// Numbers of instances that follow a load that nodes invent break no promise. Services that nobody uses sleep, and those
+// that are demanded wake.
 func TestServicesThatScaleKeepEveryPromise(t *testing.T) {
 	t.Parallel()
+	woken := 0
 	for seed := uint64(1); seed <= 25; seed++ {
-		if v := sim.Run(seed, sim.Options{Scale: true}).Violation; v != nil {
-			t.Errorf("seed %d: %v", seed, v)
+		res := sim.Run(seed, sim.Options{Scale: true})
+		if woken += res.Woken; res.Violation != nil {
+			t.Errorf("seed %d: %v", seed, res.Violation)
 		}
+	}
+	if woken < 5 {
+		t.Errorf("%d sleeping services were demanded and woke, want at least 5 in 25 seeds", woken)
 	}
 }
 
@@ -155,12 +161,14 @@ func TestPlantedBugsAreFound(t *testing.T) {
 		sim.PlantOneDevice:    {"devices"},
 		sim.PlantOldLabels:    {"settle", "delete"},
 		sim.PlantHiddenStop:   {"ghost"},
+		sim.PlantNoDemand:     {"wake"},
+		sim.PlantNeverIdle:    {"sleep"},
 	} {
 		t.Run(string(plant), func(t *testing.T) {
 			t.Parallel()
 			found := map[string]int{}
 			for seed := uint64(1); seed <= 40; seed++ {
-				if v := sim.Run(seed, sim.Options{Plant: plant}).Violation; v != nil {
+				if v := sim.Run(seed, sim.Options{Plant: plant, Scale: promises[0] == "wake" || promises[0] == "sleep"}).Violation; v != nil {
 					if slices.Contains(promises, v.Promise) {
 						t.Logf("seed %d: %v", seed, v)
 						return

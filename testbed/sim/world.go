@@ -42,11 +42,13 @@ const (
 	PlantOneDevice    Plant = "one-device"    // runtimes give every workload the first device of a kind
 	PlantOldLabels    Plant = "old-labels"    // nodes never report changes of their properties
 	PlantHiddenStop   Plant = "hidden-stop"   // after an unclean stop a runtime reports workloads as running that ended with it
+	PlantNoDemand     Plant = "no-demand"     // netmanagers do not say for which services packets wait
+	PlantNeverIdle    Plant = "never-idle"    // nodes report every workload as used just now
 )
 
 // Plants returns the faults that can be planted.
 func Plants() []string {
-	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels), string(PlantHiddenStop)}
+	return []string{string(PlantIgnoreLeases), string(PlantForgetNode), string(PlantForgetApp), string(PlantForgetSpot), string(PlantOneDevice), string(PlantOldLabels), string(PlantHiddenStop), string(PlantNoDemand), string(PlantNeverIdle)}
 }
 
 func (o Options) forgetsSave(machine string, doc store.Doc) bool {
@@ -80,6 +82,9 @@ type World struct {
 	externalBroker bool
 	registryDown   bool
 	healthy        bool // faulty images have been repaired
+
+	resting bool // nobody uses a service that scales, and nodes report that
+	woken   int  // services that woke when they were demanded
 
 	ill map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
 

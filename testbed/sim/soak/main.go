@@ -28,10 +28,11 @@ func main() {
 	plant := flag.String("plant", "", "plant a `fault`, which the simulator should find: "+strings.Join(sim.Plants(), ", "))
 	only := flag.String("only", "", "use only one `kind` of fault: "+strings.Join(sim.Onlys(), ", "))
 	health := flag.Bool("health", false, "give services health checks, which fail at random while there are faults")
+	scale := flag.Bool("scale", false, "let services scale, by a load that nodes invent while there are faults")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "number of seeds that run in parallel")
 	flag.Parse()
 	debug.SetGCPercent(800) // worlds are small and short-lived
-	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only), Health: *health}
+	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only), Health: *health, Scale: *scale}
 	if *only != "" && !slices.Contains(sim.Onlys(), *only) {
 		fail("--only %s: unknown kind, want one of %s", *only, strings.Join(sim.Onlys(), ", "))
 	}
