@@ -83,6 +83,9 @@ type check struct {
 // New returns the machine of an attempt that started at begun. seed differs between instances, so that
 // checks of instances that start together spread over their interval.
 func New(h api.Health, begun time.Time, seed uint64, known Known) *Machine {
+	if h.Startup != nil && h.Readiness == nil && !known.Ready {
+		known.Started = false // a failure of its liveness was not followed by a restart: only a check that passes makes it ready again
+	}
 	m := &Machine{}
 	for _, k := range []struct {
 		kind   api.CheckKind

@@ -193,6 +193,11 @@ func TestARestartOfTheEngineKeepsTheVerdict(t *testing.T) {
 	r = begin(t, h, health.Known{Started: true})
 	r.until(time.Minute, from(0, "ok"))
 	r.want("0s ready: readiness: GET :2/healthz passed")
+	// Its liveness had failed, and the engine ended before the restart: without a readiness check nothing else would say
+	// that it is ready.
+	r = begin(t, api.Health{Startup: &start, Liveness: &live}, health.Known{Started: true})
+	r.until(time.Minute, from(0, "ok"))
+	r.want("0s ready: startup: GET :1/healthz passed")
 }
 
 func TestInitialDelayAndSuccesses(t *testing.T) {
