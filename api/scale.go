@@ -55,6 +55,7 @@ type ScaleStanding struct {
 	Metrics  []ScaleMetric `json:"metrics,omitempty"`
 	Why      string        `json:"why,omitempty"`   // of the last change of the number
 	Fault    string        `json:"fault,omitempty"` // why something that it scales by is not known
+	Waits    string        `json:"waits,omitempty"` // why packets wait although no instance is being started for them
 	Idle     *float64      `json:"idle,omitempty"`  // s, of the instance that was active last; nil: not known
 }
 

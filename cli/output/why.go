@@ -324,6 +324,9 @@ func ScaleLines(s api.ScaleStanding) []string {
 		}
 		lines = append(lines, fmt.Sprintf("%s is %s, the target is %.4g%s%s", m.Name, value, m.Target, m.Unit, wants))
 	}
+	if s.Waits != "" {
+		lines = append(lines, s.Waits)
+	}
 	if s.Fault != "" {
 		lines = append(lines, s.Fault)
 	}

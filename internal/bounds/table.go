@@ -297,6 +297,7 @@ var table = map[string]check{
 	"ScaleStanding.Metrics":  listOf(8),
 	"ScaleStanding.Why":      text(sentence),
 	"ScaleStanding.Fault":    text(sentence),
+	"ScaleStanding.Waits":    text(sentence),
 	"ScaleStanding.Idle":     real(0, 1e9),
 
 	"ScaleMetric.Name":   word(shortWord),

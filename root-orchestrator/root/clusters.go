@@ -381,7 +381,10 @@ func (c *Core) observePlacement(at api.ClusterID, o *api.Observed) {
 	}
 	if hasPlace(o.State) {
 		c.placement.EndSearch(id)
-		if !hasPlace(in.State) {
+		switch {
+		case o.State == api.Dormant: // whether there is room for it shows when it wakes
+			c.placement.Sleeps(facts(&in), at)
+		case !hasPlace(in.State), in.State == api.Dormant:
 			c.placement.Accepted(facts(&in), at)
 		}
 	}
@@ -424,7 +427,11 @@ func (c *Core) observeTrial(at api.ClusterID, o *api.Observed) {
 		c.place(id)
 	case o.State == api.Running, o.State == api.Dormant, api.Ended(o.State, o.Reason):
 		c.apps.SetEpoch(id, at, o.Epoch)
-		c.placement.Accepted(facts(&in), at)
+		if o.State == api.Dormant {
+			c.placement.Sleeps(facts(&in), at)
+		} else {
+			c.placement.Accepted(facts(&in), at)
+		}
 		c.promote(id, api.Running)
 		c.observePlacement(at, o)
 	case in.Next.Epoch != o.Epoch:

@@ -889,6 +889,7 @@ export interface ScaleStanding {
   idle?: number;
   metrics?: ScaleMetric[];
   running: number;
+  waits?: string;
   why?: string;
 }
 

@@ -74,6 +74,7 @@ type State struct {
 	Scale   *api.Scale
 	Limits  api.Resources // of the instance, for percentages
 	Awake   bool
+	Placed  bool // on a node
 	Running bool // and takes flows
 }
 
@@ -109,6 +110,7 @@ type service struct {
 	demand   time.Time // last one
 	awaited  map[int]time.Time
 	place    *fairshare.Place // among the waiting services
+	refused  string           // why the last demand was dropped
 
 	query     string           // nil scale.prometheus: empty
 	asked     *fairshare.Place // among the services with an expression; nil: its expression is not evaluated
@@ -161,6 +163,8 @@ func (m *Machine) Set(now time.Time, id api.InstanceID, st State) {
 	}
 	if st.Awake && !in.Awake {
 		in.woken, in.at = now, time.Time{}
+	} else if in.Placed && !st.Placed {
+		in.woken = now // it looks for another node
 	}
 	in.State = st
 	m.setQuery(now, id.Service(), s, st.Scale)
@@ -241,9 +245,10 @@ func (m *Machine) Demand(now time.Time, id api.ServiceID, number int) (known boo
 	if s.place == nil {
 		p, err := m.waiting.Take(now, []string{string(id.Tenant().Top())}, nil)
 		if err != nil {
+			s.refused = err.Error()
 			return true
 		}
-		s.place = p
+		s.place, s.refused = p, ""
 		m.queue = append(m.queue, id)
 	}
 	s.awaited[number] = now
@@ -430,8 +435,14 @@ func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 		}
 	}
 	sleepers := slices.DeleteFunc(slices.Clone(all), func(in api.InstanceID) bool { return !s.all[in].Awake || !scale.Sleeps(in.Number()) })
-	slices.SortStableFunc(sleepers, func(a, b api.InstanceID) int {
-		return cmp.Or(cmp.Compare(s.all[a].sample.Connections, s.all[b].sample.Connections), b.Number()-a.Number())
+	running := func(in api.InstanceID) int {
+		if s.all[in].Running {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(sleepers, func(a, b api.InstanceID) int { // those that wait for room first
+		return cmp.Or(running(a)-running(b), cmp.Compare(s.all[a].sample.Connections, s.all[b].sample.Connections), b.Number()-a.Number())
 	})
 	for _, in := range sleepers[:max(0, min(awake-want, len(sleepers)))] {
 		s.all[in].Awake = false
@@ -440,14 +451,17 @@ func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 	return out
 }
 
-// idle reports whether every running instance is known to have been idle for long enough, and nobody
-// has asked for the service meanwhile.
+// idle reports whether every instance that is awake is known to have been idle for long enough, and nobody
+// has asked for the service meanwhile. One that finds no room is idle.
 func (s *service) idle(now time.Time, scale *api.Scale) bool {
 	if !s.demand.IsZero() && now.Sub(s.demand) < max(scale.Idle(), demandLasts) {
 		return false
 	}
 	for _, in := range s.all {
-		if in.Awake && (!in.Running || in.at.IsZero() || now.Sub(in.at) > Fresh || in.sample.Idle < scale.Idle() || now.Sub(in.woken) < scale.Idle()) {
+		if !in.Awake || !in.Placed && now.Sub(in.woken) >= scale.Idle() {
+			continue
+		}
+		if !in.Running || in.at.IsZero() || now.Sub(in.at) > Fresh || in.sample.Idle < scale.Idle() || now.Sub(in.woken) < scale.Idle() {
 			return false
 		}
 	}

@@ -3,6 +3,7 @@ package autoscale
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) add(id api.ServiceID, scale *api.Scale, granted int) {
 	for n := range granted {
-		st := State{Scale: scale, Limits: api.Resources{MilliCPU: 1000, MemoryMB: 100}, Awake: !scale.Sleeps(n), Running: !scale.Sleeps(n)}
+		st := State{Scale: scale, Limits: api.Resources{MilliCPU: 1000, MemoryMB: 100}, Awake: !scale.Sleeps(n), Placed: !scale.Sleeps(n), Running: !scale.Sleeps(n)}
 		w.st[id.Instance(n)] = st
 		w.m.Set(w.now, id.Instance(n), st)
 	}
@@ -38,7 +39,7 @@ func (w *world) carryOut() (all []Decision) {
 		if st.Awake == d.Wake {
 			w.Fatalf("decision %+v changes nothing", d)
 		}
-		st.Awake, st.Running = d.Wake, d.Wake
+		st.Awake, st.Placed, st.Running = d.Wake, d.Wake, d.Wake
 		w.st[d.Instance] = st
 		w.m.Set(w.now, d.Instance, st)
 		all = append(all, d)
@@ -221,6 +222,18 @@ func TestColdStartsOfOneTenantLeaveTurnsForOthers(t *testing.T) {
 	if starting["acme"] != 1 || starting["hostile"] != coldBound.Share[0] {
 		t.Fatalf("%v start at once, want 1 of acme and %d of hostile", starting, coldBound.Share[0])
 	}
+	says := func(id api.ServiceID, want string) {
+		t.Helper()
+		if st, _ := w.m.Standing(w.now, id.Instance(0)); !strings.Contains(st.Waits, want) || (want == "") != (st.Waits == "") {
+			t.Errorf("%s waits %q, want %q", id, st.Waits, want)
+		}
+	}
+	says(service("hostile", 99), "its turn among the cold starts: 8 of at most 8 of hostile are under way")
+	says(service("acme", 1), "")
+	for n := range 100 {
+		demand("hostile", 100+n)
+	}
+	says(service("hostile", 199), "services that wait for a cold start")
 	w.m.Set(w.now, first, State{Scale: one, Awake: true, Running: true})
 	if all := w.m.Decide(w.now); len(all) != 1 {
 		t.Errorf("when one had started %+v was decided, want one more", all)
@@ -228,6 +241,31 @@ func TestColdStartsOfOneTenantLeaveTurnsForOthers(t *testing.T) {
 	w.now = w.now.Add(startTime) // none of the others starts
 	if all := w.m.Decide(w.now); len(all) < coldBound.Share[0] {
 		t.Errorf("starts that take too long keep all but %d waiting", len(all))
+	}
+}
+
+// An instance that finds no room does not wait on when nobody needs it, and is stopped before one that runs.
+func TestAnInstanceWithoutRoomIsIdle(t *testing.T) {
+	w := newWorld(t)
+	scale := &api.Scale{Min: number(0), Max: 2, Connections: 10, IdleTime: 60, StabilisationDown: number(0)}
+	w.add(web, scale, 2)
+	w.m.Set(w.now, web.Instance(0), State{Scale: scale, Awake: true})
+	w.m.Set(w.now, web.Instance(1), State{Scale: scale, Awake: true, Placed: true, Running: true})
+	w.now = w.now.Add(period)
+	w.m.Sample(w.now, web.Instance(1), Sample{})
+	if all := w.m.Decide(w.now); len(all) != 1 || all[0].Wake || all[0].Instance != web.Instance(0) {
+		t.Fatalf("%+v was decided, want the instance that has no room to sleep", all)
+	}
+	w.m.Set(w.now, web.Instance(0), State{Scale: scale})
+	w.m.Set(w.now, web.Instance(1), State{Scale: scale, Awake: true}) // its node is lost
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+	}{{30 * time.Second, 0}, {31 * time.Second, 1}} {
+		w.now = w.now.Add(c.after)
+		if all := w.m.Decide(w.now); len(all) != c.want {
+			t.Errorf("%s later %+v was decided, want %d to sleep", c.after, all, c.want)
+		}
 	}
 }
 

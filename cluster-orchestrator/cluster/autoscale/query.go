@@ -1,6 +1,7 @@
 package autoscale
 
 import (
+	"fmt"
 	"maps"
 	"math"
 	"time"
@@ -127,6 +128,19 @@ func (m *Machine) Faults() map[api.ServiceID]Fault {
 	return out
 }
 
+// waits returns why packets wait although no instance is being started for them; empty: none do.
+func (m *Machine) waits(now time.Time, id api.ServiceID, s *service) string {
+	switch {
+	case s.demand.IsZero() || now.Sub(s.demand) >= demandLasts || s.anyAwake():
+		return ""
+	case s.place == nil:
+		return s.refused
+	}
+	tenant := id.Tenant().Top()
+	return fmt.Sprintf("packets wait for its turn among the cold starts: %d of at most %d of %s are under way, and %d of %d in the cluster",
+		m.cold[tenant], coldBound.Share[0], tenant, m.colds, coldBound.Total)
+}
+
 // Standing describes what scaling does with the instance's service. ok is false if the service does not
 // scale.
 func (m *Machine) Standing(now time.Time, id api.InstanceID) (out api.ScaleStanding, ok bool) {
@@ -135,7 +149,7 @@ func (m *Machine) Standing(now time.Time, id api.InstanceID) (out api.ScaleStand
 		return out, false
 	}
 	scale := s.all[id].Scale
-	out.Assigned, out.Why, out.Fault = len(s.all), s.why, s.fault
+	out.Assigned, out.Why, out.Fault, out.Waits = len(s.all), s.why, s.fault, m.waits(now, id.Service(), s)
 	awake := 0
 	for _, in := range s.all {
 		if in.Awake {

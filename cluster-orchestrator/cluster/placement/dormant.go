@@ -103,7 +103,7 @@ func (m *Machine) ScaleState(id api.InstanceID) (s autoscale.State, ok bool) {
 	}
 	w := &in.Desired.Spec
 	return autoscale.State{
-		Scale: w.Scale, Limits: w.Needs(), Awake: !in.dormant() && !in.ended(), Running: in.State == api.Running && in.Ready,
+		Scale: w.Scale, Limits: w.Needs(), Awake: !in.dormant() && !in.ended(), Placed: in.Node != "", Running: in.serving(),
 	}, true
 }
 

@@ -254,6 +254,10 @@ func (m *Machine) Accepted(in Instance, cl api.ClusterID) {
 	}
 }
 
+// Sleeps records that the cluster keeps the instance dormant. That takes no capacity and says nothing about its refusals;
+// an instance that wakes without room would otherwise go to and fro between clusters that are full.
+func (m *Machine) Sleeps(in Instance, cl api.ClusterID) { m.endProbe(in, cl) }
+
 // endProbe records that the instance, possibly the cluster's probe, was withdrawn.
 func (m *Machine) endProbe(in Instance, cl api.ClusterID) {
 	if all := m.sharedRefusals(in); all != nil && all.probes[cl] == in.ID {
@@ -298,7 +302,7 @@ func (m *Machine) NextProbe(service api.ServiceID, cl api.ClusterID, siblings it
 	found, settled := false, true
 	for in := range siblings {
 		waits := m.Waits(in.ID)
-		settled = settled && (in.Leaving || in.State == api.Running || in.State == api.Dormant || in.ended()) && !waits
+		settled = settled && (in.Leaving || in.State == api.Running || in.ended()) && !waits
 		if waits && in.Cluster != cl && !m.instances[in.ID].pausedUntil.After(m.now) && in.Vacating == "" &&
 			!m.refusalHolds(in, cl, m.Late(in)) && (!found || in.ID < next.ID) {
 			next, found = in, true
