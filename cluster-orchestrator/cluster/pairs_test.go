@@ -374,3 +374,32 @@ func TestMeasurementsAcrossClustersExpire(t *testing.T) {
 		t.Errorf("it says %q", v)
 	}
 }
+
+// The latencies of an application are those of its links: estimated, measured, or on the same node.
+func TestLatenciesOfLinksTellHowTheyAreKnown(t *testing.T) {
+	w, on := tiedTo(t, 12)
+	one := func() api.LinkStatus {
+		t.Helper()
+		all := w.c.Latencies(web.App())
+		if len(all) != 1 || all[0].Instance != web.Instance(0) || all[0].To != "pre.prod" || all[0].Limit != 12*time.Millisecond {
+			t.Fatalf("the latencies are %+v, want one of %s to pre.prod with 12 ms at most", all, web.Instance(0))
+		}
+		return all[0]
+	}
+	if l := one(); l.By != api.ByCoordinates || (l.RTT-10*time.Millisecond).Abs() > time.Millisecond {
+		t.Errorf("without a measurement it is %s by %s, want about 10 ms by coordinates", l.RTT, l.By)
+	}
+	w.measures("n3", ms(pre, web, on, 7))
+	if l := one(); l.By != api.ByConnections || l.RTT != 7*time.Millisecond {
+		t.Errorf("after a measurement it is %s by %s, want 7 ms by connections", l.RTT, l.By)
+	}
+	if all := w.c.Latencies("acme/other.prod"); len(all) != 0 {
+		t.Errorf("another application has the latencies %+v, want none", all)
+	}
+	linked, near := near("pre.prod", 12), line(t, 1, nil)
+	near.wants(of(pre, 0, 1), of(web, 0, 2, linked))
+	near.beat()
+	if all := near.c.Latencies(web.App()); len(all) != 1 || all[0].By != api.ByNode || all[0].RTT != 0 {
+		t.Errorf("on one node the latencies are %+v, want 0 by node", all)
+	}
+}

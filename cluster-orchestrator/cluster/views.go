@@ -36,6 +36,9 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	return ex, ok
 }
 
+// Latencies returns the known round trips of the links of an application's running instances.
+func (c *Core) Latencies(app api.AppID) []api.LinkStatus { return c.place.Latencies(app) }
+
 // WhyOf is Why for an instance that the root has not offered to the cluster.
 func (c *Core) WhyOf(r api.WhyRequest) api.Explanation { return c.place.WhyOf(r) }
 

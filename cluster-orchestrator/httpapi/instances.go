@@ -49,17 +49,22 @@ func (a *API) registerInstances() {
 	answer(a, plan.Named("plan"), "", a.plan)
 	handle(a, tag.Get("/v1/instances/{id}/logs", "Stream the output of an instance", 404, 409, 503, 504).Named("instanceLogs").
 		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), "", a.logs)
+	latency := tag.Get("/v1/apps/{id}/latency", "Show the round trips of the latency links of an application's instances here")
+	answer(a, latency.Named("appLatency"), "", a.latencies)
 	scale := tag.Post("/v1/services/{id}/scale", "Scale a service in this cluster, while the root is unreachable", 404, 409)
 	act(a, scale.Named("scaleService"), "", a.scale)
 }
 
 // sees returns an error unless p may see the instance. The cluster's operator may, and those
 // who may see the application.
-func (a *API) sees(p rights.Principal, id api.InstanceID) error {
+func (a *API) sees(p rights.Principal, id api.InstanceID) error { return a.seesTenant(p, id.Tenant()) }
+
+// seesTenant is sees for all instances of a tenant.
+func (a *API) seesTenant(p rights.Principal, t api.Tenant) error {
 	if err := a.allowed(p, rights.NodesRead); err == nil || errors.Is(err, api.ErrUnauthenticated) {
 		return err
 	}
-	return rights.Allowed(p, rights.AppsRead, id.Tenant())
+	return rights.Allowed(p, rights.AppsRead, t)
 }
 
 func (a *API) instances(ctx context.Context, p rights.Principal, _ *rest.None) (api.Page[api.Instance], error) {
@@ -119,6 +124,18 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (why 
 		why = sched.Redact(why)
 	}
 	return why, err
+}
+
+func (a *API) latencies(ctx context.Context, p rights.Principal, in *struct {
+	ID string `path:"id" maxLength:"512" doc:"The application's id, with ~ for /."`
+},
+) (out api.ClusterLatencies, err error) {
+	id := api.AppID(api.FromPath(in.ID))
+	if err := a.seesTenant(p, id.Tenant()); err != nil {
+		return out, err
+	}
+	out.Links, err = read(ctx, a, func() []api.LinkStatus { return a.opt.Core.Latencies(id) })
+	return out, err
 }
 
 func (a *API) whyOf(ctx context.Context, _ rights.Principal, in *rest.Body[api.WhyRequest]) (api.Explanation, error) {

@@ -20,7 +20,7 @@ import (
 
 type Message interface {
 	wire.NodeReport | api.NodeInfo | wire.Alive | wire.NetUp | wire.Probed | wire.NodePurging | wire.WantValue | wire.WantVolume | wire.NodeSample | // node to cluster
-		wire.Report | wire.Hello | api.ClusterInfo // cluster to root
+		wire.Report | wire.Hello | api.ClusterInfo | api.ClusterLatencies // cluster to root
 }
 
 // Violation is one value that is out of its range.

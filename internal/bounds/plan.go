@@ -12,7 +12,7 @@ import (
 var messages = []reflect.Type{
 	reflect.TypeFor[wire.NodeReport](), reflect.TypeFor[api.NodeInfo](), reflect.TypeFor[wire.Alive](),
 	reflect.TypeFor[wire.NetUp](), reflect.TypeFor[wire.Probed](), reflect.TypeFor[wire.NodePurging](), reflect.TypeFor[wire.WantValue](), reflect.TypeFor[wire.WantVolume](), reflect.TypeFor[wire.NodeSample](),
-	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](),
+	reflect.TypeFor[wire.Report](), reflect.TypeFor[wire.Hello](), reflect.TypeFor[api.ClusterInfo](), reflect.TypeFor[api.ClusterLatencies](),
 }
 
 // plans has the check of each type in messages and of the types within them. init fills it,

@@ -42,6 +42,9 @@ func (a *API) registerApps() {
 	handle(a, applications.Get("/v1/apps/{id}", "Get app", 404), rights.AppsRead, a.getApp)
 	handle(a, applications.Get("/v1/apps/{id}/sla", "Get SLA", 404).
 		About("The application as an SLA, to change and apply: with explicit units, and the present number of instances."), rights.AppsRead, a.getSLA)
+	answer(a, applications.Get("/v1/apps/{id}/latency", "Get latencies", 404).
+		About("The round trips of the links whose latency the application's SLA bounds, as the clusters know them now, in the order of the instances: "+
+			"measured by the TCP connections between the instances, or estimated by the coordinates of their nodes. At most 1024."), rights.AppsRead, a.latencies)
 	remove := applications.Delete("/v1/apps/{id}", "Delete app", 404, 412, 428).
 		About("Withdraws all instances. The application is removed when the last one has stopped. The answer is what is left of it.")
 	remove.DefaultStatus = http.StatusAccepted

@@ -120,16 +120,14 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rig
 		if err != nil {
 			return err
 		}
-		if _, err := w.Write(text); err != nil {
-			return err
-		}
-		return rc.Flush()
+		_, err = w.Write(text)
+		return err
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
-	if err := send("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+	if send("bookmark", at.String(), bookmark{at.Revision}) != nil {
 		return nil
 	}
 	tick := time.NewTicker(bookmarkEvery)
@@ -149,9 +147,12 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rig
 			if !ok {
 				continue
 			}
-			if err := send("change", at.String(), c); err != nil {
+			if send("change", at.String(), c) != nil {
 				return nil
 			}
+		}
+		if rc.Flush() != nil {
+			return nil
 		}
 		select {
 		case <-ctx.Done(): // the client disconnected, or its place was taken
@@ -160,7 +161,7 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rig
 			return nil
 		case <-more:
 		case <-tick.C:
-			if err := send("bookmark", at.String(), bookmark{at.Revision}); err != nil {
+			if send("bookmark", at.String(), bookmark{at.Revision}) != nil {
 				return nil
 			}
 		}

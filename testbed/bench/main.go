@@ -42,6 +42,7 @@ var benches = map[string]bench{
 	"route":    {"from the time a new instance listens until its first answer to a client on another node", 30, routes},
 	"cold":     {"first byte from a service of which no instance runs, compared with containerd's create and start", 30, coldStarts},
 	"health":   {"1,000 health checks a second, compared with bare requests, and from readiness to a route", 12, healthChecks},
+	"watchers": {"how late 1,000 watchers see a change each second, and the root's CPU", 60, changeWatchers},
 	"net":      {"data paths between containers, compared with the kernel and others", 5, network},
 }
 

@@ -54,6 +54,7 @@ type tab struct {
 	mu      sync.Mutex // guards what follows
 	faults  []string
 	refused []string // answers with an error, for the output of tests that fail
+	removed bool     // the user was removed, so refusals are no faults
 }
 
 // open starts a browser at the dashboard. Its end fails the test if the page had errors, and a test
@@ -103,7 +104,10 @@ func (b *tab) listen(ev any) {
 		}
 	case *log.EventEntryAdded:
 		// Other tests change the machine's network. The page repeats what it was reading.
-		if ev.Entry.Level == log.LevelError && !strings.Contains(ev.Entry.Text, "ERR_NETWORK_CHANGED") {
+		b.mu.Lock()
+		removed := b.removed
+		b.mu.Unlock()
+		if ev.Entry.Level == log.LevelError && !removed && !strings.Contains(ev.Entry.Text, "ERR_NETWORK_CHANGED") {
 			fault = "log: " + ev.Entry.Text + " " + ev.Entry.URL
 		}
 	case *network.EventRequestWillBeSent:
@@ -151,6 +155,14 @@ func (b *tab) forgive(status string) {
 			b.t.Fatalf("the console has no message about an answer with status %s", status)
 		}
 	}
+}
+
+// expectRefusals drops the browser's messages about requests from now on, because the page's user is
+// removed: requests are refused, and streams end.
+func (b *tab) expectRefusals() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removed = true
 }
 
 func (b *tab) do(actions ...chromedp.Action) {

@@ -29,7 +29,8 @@ type hostile struct {
 	resumed atomic.Value // the position of the newest request for the stream
 	streams atomic.Int32
 	lists   atomic.Int32
-	next    chan string // what the streams send; "" ends one
+	reads   atomic.Int32 // streams of output that are under way
+	next    chan string  // what the streams send; "" ends one
 }
 
 const evil = "evil/" + markup + ".prod"
@@ -43,12 +44,15 @@ func startHostile(t *testing.T) *hostile {
 	}
 	resources := `{"milli_cpu":1000,"memory_mb":1024}`
 	aggregate := fmt.Sprintf(`{"nodes":1,"capacity":%[1]s,"free":%[1]s,"mean":%[1]s,"largest":%[1]s,"std_dev":%[1]s}`, resources)
-	event := object(`{"seq":7,"time":NOW,"tenant":"evil","tier":TEXT,"kind":"cluster","object":TEXT,"cluster":TEXT,"state":"running","reason":TEXT,"detail":TEXT}`)
+	long := strings.TrimSuffix(quoted(strings.Repeat(markup, 2000)), `"`) + "\xff\xfe\"" // invalid UTF-8
+	event := object(`{"seq":7,"time":NOW,"tenant":"evil","tier":TEXT,"kind":"cluster","object":TEXT,"cluster":TEXT,"state":"running","reason":TEXT,"detail":` + long + `}`)
+	linked := `{"id":"evil/front","app":APP,"replicas":1,"running":0,"revision":1,"spec_revision":1,"spec":{"microservice_name":"front","microservice_namespace":TEXT,"code":TEXT,"virtualization":TEXT,"connectivity":[{"target_microservice_id":"back","con_constraints":[{"type":"latency","threshold":5}]}]}},
+		{"id":"evil/back","app":APP,"replicas":1,"running":0,"revision":1,"spec_revision":1,"spec":{"microservice_name":"back","code":TEXT,"virtualization":TEXT}},`
 	answers := map[string]string{
 		"/v1/auth/login": object(`{"user":"dora","access":"a","refresh":"r","expires":"2999-01-01T00:00:00Z","roles":["Admin"]}`),
 		"/v1/auth/me":    `{"user":` + quoted(markup) + `,"roles":["Admin"]}`,
 		"/v1/apps":       object(`{"revision":7,"items":[{"id":APP,"tenant":"evil","created":NOW,"revision":1,"running":0,"wanted":1,"by":TEXT,"services":[APP],"spec":{"application_name":TEXT,"application_namespace":TEXT,"microservices":[]}}]}`),
-		"/v1/services":   object(`{"revision":7,"items":[{"id":APP,"app":APP,"replicas":1,"running":0,"revision":1,"spec_revision":1,"spec":{"microservice_name":TEXT,"microservice_namespace":TEXT,"code":TEXT,"virtualization":TEXT}}]}`),
+		"/v1/services":   object(`{"revision":7,"items":[` + linked + `{"id":APP,"app":APP,"replicas":1,"running":0,"revision":1,"spec_revision":1,"spec":{"microservice_name":TEXT,"microservice_namespace":TEXT,"code":TEXT,"virtualization":TEXT}}]}`),
 		"/v1/clusters":   object(`{"revision":7,"items":[{"id":TEXT,"status":TEXT,"joined":NOW,"heard":NOW,"location":TEXT,"version":TEXT,"block":0,"instances":1,"revision":1,"grant":{"open":true},"reserved":` + resources + `,"aggregate":` + aggregate + `}]}`),
 		"/v1/events":     `{"revision":7,"items":[` + event + `]}`,
 		"/v1/instances":  object(`{"revision":7,"items":[{"id":` + quoted(evil+"#0") + `,"service":APP,"number":0,"state":TEXT,"reason":TEXT,"detail":TEXT,"cluster":TEXT,"node":TEXT,"address":TEXT,"created":NOW,"since":NOW,"epoch":1,"placements":1,"restarts":0,"revision":1,"spec_revision":1}]}`),
@@ -82,6 +86,11 @@ func startHostile(t *testing.T) *hostile {
 			}
 		}
 	})
+	mux.HandleFunc("/v1/apps/", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(object(`{"links":[{"instance":"evil/a.b.front.c#0","to":"back","limit_ns":5000000,"rtt_ns":1e300,"by":TEXT},{"instance":TEXT,"to":TEXT,"limit_ns":-1,"rtt_ns":-5,"by":"node"}],"silent":[TEXT]}`)))
+	})
+	mux.HandleFunc("/v1/instances/{id}/logs", h.output)
 	mux.HandleFunc("/v1/instances/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		explanation := object(`{"considered":2,"candidates":[{"candidate":TEXT,"constraint":TEXT,"need":TEXT,"have":TEXT,"short":TEXT}],"nearest":{"candidate":TEXT,"constraint":TEXT,"short":TEXT}}`)
@@ -121,11 +130,76 @@ func TestTextsOfOthersStayTexts(t *testing.T) {
 			if (window.caught) bad.push('a script ran');
 			const shown = (document.body.innerText + document.title).match(/.{0,40}[\u001b\u0007\u202e\u200b]/);
 			if (shown) bad.push("control characters are shown: " + shown[0]);
+			if (document.documentElement.scrollWidth > innerWidth) bad.push('the page is ' + document.documentElement.scrollWidth + ' pixels wide');
 			for (const a of document.querySelectorAll('a')) if (!/^(#|\/docs\/[a-z\/#-]*$)/.test(a.getAttribute('href'))) bad.push(a.outerHTML);
 			return bad.join('\n');
 		})()`, &found))
 		if found != "" {
 			t.Errorf("page %q: %s", page, found)
+		}
+	}
+}
+
+// output sends hostile lines, and then as many bytes as the page takes.
+func (h *hostile) output(w http.ResponseWriter, r *http.Request) {
+	h.reads.Add(1)
+	defer h.reads.Add(-1)
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	send := func(text string) bool {
+		_, err := w.Write([]byte(text))
+		return err == nil && http.NewResponseController(w).Flush() == nil
+	}
+	send(markup + control + "\n" + "\x1b[2J\x1b[?1049h\x1b]8;;https://evil.example\x1b\\link\x1b]8;;\x1b\\ after\n" +
+		"invalid \xff\xfe\xc3( utf-8\n" + "back\b\b\b\bover\rover\n" + "\x1b]52;c;ZXZpbA==\a\x1bP1000p\x1b\\clip\n" + "end of the lines\n")
+	if strings.Contains(r.URL.RawQuery, "previous=true") {
+		return
+	}
+	flood := strings.Repeat("x", 1<<20) + "\n" + strings.Repeat("<b>"+control+"</b>\n", 20_000) + strings.Repeat("\x1b[", 100_000) + "\n"
+	for send(flood) {
+	}
+}
+
+// Output of a hostile workload stays text, and more output than can be shown leaves the page usable: it
+// reads no more than it shows, and ends the stream when it is left.
+func TestOutputOfOthersStaysTextAndLeavesThePageUsable(t *testing.T) {
+	t.Parallel()
+	h := startHostile(t)
+	b := open(t, h.URL)
+	b.signIn("dora", "x")
+	b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = %s", quoted("#/instance/"+escape(evil+"#0"))), nil))
+	b.until("the flood is shown", "document.querySelector('.log').innerText.includes('<b>')")
+	const check = `(() => {
+		const log = document.querySelector('.log'), text = log.innerText, bad = [];
+		if (window.caught) bad.push('a script ran');
+		if (log.querySelector(':not(.faint)')) bad.push('elements: ' + log.innerHTML.slice(0, 200));
+		if (/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u202e]/.test(text)) bad.push('control characters');
+		if (text.length > 410_000) bad.push(text.length + ' characters');
+		if (text.split('\n').length > 2000) bad.push(text.split('\n').length + ' lines');
+		if (text.split('\n').some((l) => l.length > 4000)) bad.push('a line of more than 4000 characters');
+		if (document.documentElement.scrollWidth > innerWidth) bad.push('the page is too wide');
+		return bad.join('\n');
+	})()`
+	sound := func() {
+		t.Helper()
+		var bad string
+		if b.do(chromedp.Evaluate(check, &bad)); bad != "" {
+			t.Errorf("the output: %s", bad)
+		}
+	}
+	sound()
+	b.click("the box for the output before", "document.querySelector('.log').parentElement.querySelector('input[type=checkbox]')")
+	b.until("the hostile lines are shown", "document.querySelector('.log').innerText.includes('end of the lines')")
+	sound()
+	b.until("the texts are left", `['link after', 'invalid \ufffd\ufffd\ufffd( utf-8', 'clip', '<img src=x'].every((s) => document.querySelector('.log').innerText.includes(s))`)
+	b.click("the box for the output now", "document.querySelector('.log').parentElement.querySelector('input[type=checkbox]')")
+	b.until("the flood is shown again", "document.querySelector('.log').innerText.includes('<b>')")
+	began := time.Now()
+	b.press("Events")
+	b.until("the other page is there", "document.querySelector('h1').innerText === 'Events'")
+	t.Logf("left the flooded page within %v", time.Since(began).Round(time.Millisecond))
+	for end := time.Now().Add(patience); h.reads.Load() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the stream of the output goes on after the page was left")
 		}
 	}
 }
@@ -162,7 +236,7 @@ func TestTheStreamResumes(t *testing.T) {
 		h.next <- fmt.Sprintf("event: change\nid: %d\ndata: {\"kind\":\"cluster\",\"id\":\"c%[1]d\",\"revision\":%[1]d,\"object\":{\"id\":\"c%[1]d\",\"status\":\"ready\",\"joined\":\"2026-01-01T00:00:00Z\",\"instances\":0,\"location\":%[2]q,\"aggregate\":{\"nodes\":1,\"capacity\":%[3]s,\"free\":%[3]s}}}\n\n", 12+i, place, room)
 	}
 	b.press("Clusters")
-	b.until("both clusters are on the map", "document.querySelectorAll('.map circle').length === 2")
+	b.until("both clusters are on the map", "document.querySelectorAll('.map .spot').length === 2")
 	b.look("map")
 	b.press("Applications")
 	before := h.lists.Load()

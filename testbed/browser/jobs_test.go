@@ -112,7 +112,8 @@ func (in *installation) operator(t *testing.T) {
 	b := open(t, in.URL)
 	b.signIn("carl", password)
 	b.press("Clusters")
-	b.until("the tree has both clusters", "document.querySelectorAll('.tree .leaf').length === 3")
+	b.until("the tree has both clusters", "document.querySelectorAll('.tree a').length === 2")
+	b.until("the tree has the nodes with their load", "document.querySelectorAll('.tree [data-node] .spark polyline').length === 3")
 	b.look("clusters")
 	b.press("c1")
 	node := `document.querySelector('tr[data-id="c1-n1"]')`
@@ -269,8 +270,29 @@ func (in *installation) console(t *testing.T) {
 	b.until("the shell has computed", "document.querySelector('.xterm-rows')?.innerText.includes('a42b')")
 	b.until("the shell knows the size", `/24 \d+/.test(document.querySelector('.xterm-rows')?.innerText)`)
 	b.look("terminal")
+	size := func() (columns float64) {
+		b.do(chromedp.Evaluate("Math.min(...[...document.querySelector('.xterm-rows').innerText.matchAll(/24 (\\d+)/g)].map((m) => +m[1]))", &columns))
+		return columns
+	}
+	wide := size()
+	b.do(chromedp.EmulateViewport(700, 900), chromedp.Evaluate("document.querySelector('.xterm-helper-textarea').focus()", nil))
+	// The size is sent while the page is drawn again; the shell is asked until it knows it.
+	for end := time.Now().Add(patience); size() >= wide; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the shell has %v columns after the window became narrower, want less than %v", size(), wide)
+		}
+		b.keys("stty size\r")
+	}
 	b.do(chromedp.Evaluate("document.querySelector('.xterm-helper-textarea').focus()", nil))
 	b.keys("exit 7\r")
 	b.shows("ended with exit code 7")
 	b.until("the access is in the events", "document.body.innerText.includes('exec /bin/sh (in a terminal) by acme/erin')")
+
+	// A person who was removed meanwhile is refused.
+	b.expectRefusals()
+	if err := in.admin.DeleteUser(t.Context(), "acme/erin"); err != nil {
+		t.Fatal(err)
+	}
+	b.press("Open again")
+	b.until("the terminal is refused", "document.body.innerText.includes('refused, or the connection broke') || document.body.innerText.includes('Sign in')")
 }

@@ -1,4 +1,6 @@
 // The text of an SLA: the lines of its values, and the services and links in it.
+import type { LinkStatus } from './types';
+import { serviceOf, short } from './text';
 
 /** The line, from 1, of the value at a JSON pointer, or of the nearest one around it; 0 if unknown. */
 export function lineOf(text: string, pointer: string): number {
@@ -92,6 +94,31 @@ export interface Link {
   from: string;
   to: string;
   ms: number;
+  now?: Measured;
+}
+
+/** The longest of the round trips of a link's instances. */
+export interface Measured {
+  ms: number;
+  by: string;
+  instances: number;
+}
+
+/** The links with the round trips that clusters report. */
+export function withLatencies(links: Link[], reported: LinkStatus[]): Link[] {
+  const now = new Map<string, Measured>();
+  for (const l of reported) {
+    const key = nameOf(serviceOf(l.instance)) + '>' + l.to.split('.')[0];
+    const was = now.get(key);
+    const ms = l.rtt_ns / 1e6;
+    now.set(key, { ...(was && was.ms > ms ? was : { ms, by: l.by }), instances: (was?.instances || 0) + 1 });
+  }
+  return links.map((l) => ({ ...l, now: now.get(l.from + '>' + l.to) }));
+}
+
+/** The name of a service in its id, which ends with application, namespace, service and namespace. */
+function nameOf(service: string): string {
+  return short(service).split('.')[2] || '';
 }
 
 interface Service {

@@ -156,6 +156,10 @@ export interface ClusterAccess {
   token: string;
 }
 
+export interface ClusterLatencies {
+  links: LinkStatus[];
+}
+
 export interface ClusterPlan {
   instances: InstancePlan[];
 }
@@ -414,12 +418,25 @@ export interface JoinToken {
   uses: number;
 }
 
+export interface Latencies {
+  links: LinkStatus[];
+  silent?: string[];
+}
+
 export interface LinkConstraint {
   convergence_time?: number;
   rigidness?: number;
   share?: number;
   threshold: number;
   type: string;
+}
+
+export interface LinkStatus {
+  by: "connections" | "node" | "coordinates";
+  instance: string;
+  limit_ns: number;
+  rtt_ns: number;
+  to: string;
 }
 
 export interface Login {

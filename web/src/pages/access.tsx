@@ -3,8 +3,10 @@ import { useState } from 'preact/hooks';
 import type { Cluster, Invitation, JoinToken, PAT, PersonalToken, User as Person } from '../types';
 import { get, Page, post, segment, send, serverNow, tier, User } from '../http';
 import { may } from '../may';
-import { Age, Command, Dangerous, Empty, Failure, T, Table, useLive, useLoaded } from '../parts/basics';
+import { Age, Command, Dangerous, DataAge, Empty, Failure, T, Table, useLive, useLoaded } from '../parts/basics';
 import { duration } from '../text';
+
+const refresh = 15_000; // ms
 
 const roles = ['Application_Provider', 'Infrastructure_Provider', 'Organization_Admin', 'Admin'];
 
@@ -56,7 +58,7 @@ function field(f: FormData, name: string): string {
 }
 
 function People({ me }: { me: string }) {
-  const people = useLoaded((s) => get<Page<Person>>('/v1/users', s), 'users');
+  const people = useLoaded((s) => get<Page<Person>>('/v1/users', s), 'users', refresh);
   return (
     <section aria-label="People">
       <h2>People</h2>
@@ -81,6 +83,7 @@ function People({ me }: { me: string }) {
           ]}
         />
       )}
+      <DataAge at={people.at} />
       <Maker
         name="Add person"
         show="The code for the first sign-in, shown once:"
@@ -100,7 +103,7 @@ function People({ me }: { me: string }) {
 export function Joins() {
   const clusters = useLive().list('cluster').filter((c: Cluster) => may('joins', c.tenant || ''));
   const own = tier === 'cluster';
-  const tokens = useLoaded((s) => get<Page<JoinToken>>('/v1/tokens', s), 'joins');
+  const tokens = useLoaded((s) => get<Page<JoinToken>>('/v1/tokens', s), 'joins', refresh);
   return (
     <section aria-label="Machines that join">
       <h2>Machines that join</h2>
@@ -125,6 +128,8 @@ export function Joins() {
           ]}
         />
       )}
+      {tokens.value && (tokens.value.items || []).length === 0 && <Empty command={own ? 'treeline token create --node --cluster NAME' : 'treeline token create --cluster munich'}>No token for a machine that joins is valid.</Empty>}
+      <DataAge at={tokens.at} />
       <Maker
         name="Create join token"
         show="Run this on the machine that joins. The token is shown once:"
@@ -150,7 +155,7 @@ export function Joins() {
 }
 
 function Tokens({ user }: { user: User }) {
-  const tokens = useLoaded((s) => get<Page<PAT>>('/v1/auth/tokens', s), 'tokens');
+  const tokens = useLoaded((s) => get<Page<PAT>>('/v1/auth/tokens', s), 'tokens', refresh);
   return (
     <section aria-label="Your tokens">
       <h2>Your personal tokens</h2>
@@ -175,6 +180,7 @@ function Tokens({ user }: { user: User }) {
           ]}
         />
       )}
+      <DataAge at={tokens.at} />
       <Maker
         name="Create token"
         show="The token, shown once:"

@@ -1,13 +1,40 @@
-import type { Service } from '../types';
-import { segment, send } from '../http';
-import { Age, Dangerous, Empty, State, T, Table, useLive } from '../parts/basics';
+import type { Latencies, Service } from '../types';
+import { get, segment, send } from '../http';
+import { Age, DataAge, Dangerous, Empty, Failure, State, T, Table, useLive, useLoaded } from '../parts/basics';
 import { Graph } from '../parts/graph';
-import { linksOf } from '../document';
+import { linksOf, withLatencies } from '../document';
 import { EventTable } from '../parts/events';
 import { within } from '../live';
 import { to } from '../route';
 import { count, cpus, memory, short } from '../text';
 import { standing } from './applications';
+
+const refresh = 10_000; // ms; clusters have no stream of latencies
+
+/** The services and links of an application, with the round trips that its clusters know. */
+function Links({ id, services }: { id: string; services: Service[] }) {
+  const links = linksOf(services.map((s) => s.spec));
+  const now = useLoaded((s) => get<Latencies>('/v1/apps/' + segment(id) + '/latency', s), links.length > 0 ? id : '', refresh);
+  return (
+    <>
+      <h2>Links</h2>
+      <Graph
+        services={services.map((s) => ({ name: s.spec.microservice_name, note: s.running + ' of ' + s.replicas + ' run', tone: s.running < s.replicas ? 'busy' : 'good' }))}
+        links={withLatencies(links, now.value?.links || [])}
+      />
+      {links.length > 0 && (
+        <>
+          <p class="faint">
+            ≤ demanded; ✓ or ✕ the longest round trip of an instance now, measured by its connections, or ≈ estimated by its node's coordinates.
+            {(now.value?.silent || []).length > 0 && <span class="stale"> Without an answer: <T>{now.value!.silent!.join(', ')}</T>.</span>}
+          </p>
+          <Failure of={now.error} />
+          <DataAge at={now.at} />
+        </>
+      )}
+    </>
+  );
+}
 
 export function ApplicationPage({ id }: { id: string }) {
   const l = useLive();
@@ -45,15 +72,7 @@ export function ApplicationPage({ id }: { id: string }) {
         <dt>Created</dt>
         <dd><Age of={app.created} /> ago{app.by && <> by <T>{app.by}</T></>}</dd>
       </dl>
-      {services.length > 1 && (
-        <>
-          <h2>Links</h2>
-          <Graph
-            services={services.map((s) => ({ name: s.spec.microservice_name, note: s.running + ' of ' + s.replicas + ' run', tone: s.running < s.replicas ? 'busy' : 'good' }))}
-            links={linksOf(services.map((s) => s.spec))}
-          />
-        </>
-      )}
+      {services.length > 1 && <Links id={id} services={services} />}
       <h2>Services</h2>
       <Table<Service>
         label="Services"

@@ -3,10 +3,9 @@ import type { NetStatus, Node, PeerStatus, RouteStatus, Service } from '../types
 import { get, Page, segment } from '../http';
 import { may } from '../may';
 import { DataAge, Empty, Failure, State, T, Table, useLive, useLoaded } from '../parts/basics';
+import { refresh } from '../parts/nodes';
 import { to } from '../route';
 import { duration, short } from '../text';
-
-const refresh = 5000;
 
 function Tunnels({ cluster }: { cluster: string }) {
   const nodes = useLoaded((s) => get<Page<Node>>('/v1/clusters/' + segment(cluster) + '/nodes', s), cluster, refresh);
@@ -23,7 +22,14 @@ function Tunnels({ cluster }: { cluster: string }) {
     refresh,
   );
   if (!nodes.value) return <Failure of={nodes.error} />;
-  if (with_.length === 0) return <Empty command="treeline get nodes -o wide" docs="/docs/how-to/network#which-nodes-have-it">No node of this cluster has an overlay network.</Empty>;
+  if (with_.length === 0)
+    return (
+      <>
+        <Empty command="treeline get nodes -o wide" docs="/docs/how-to/network#which-nodes-have-it">No node of this cluster has an overlay network.</Empty>
+        <Failure of={nodes.error} />
+        <DataAge at={nodes.at} />
+      </>
+    );
   const ms = (ns?: number) => (ns ? (ns / 1e6).toFixed(1) + ' ms' : '');
   return (
     <>
@@ -39,7 +45,7 @@ function Tunnels({ cluster }: { cluster: string }) {
           </p>
           <h3>Tunnels</h3>
           {net.value.peers.length === 0 ? (
-            <p class="faint">It has exchanged packets with no other node yet.</p>
+            <Empty command={'treeline net peers ' + cluster + '/' + node}>It has exchanged packets with no other node yet.</Empty>
           ) : (
             <Table<PeerStatus>
               label="Tunnels"
@@ -57,7 +63,7 @@ function Tunnels({ cluster }: { cluster: string }) {
           )}
           <h3>Routes</h3>
           {net.value.routes.length === 0 ? (
-            <p class="faint">Its services have called no other service yet.</p>
+            <Empty command={'treeline net routes ' + cluster + '/' + node}>Its services have called no other service yet.</Empty>
           ) : (
             <Table<RouteStatus>
               label="Routes"

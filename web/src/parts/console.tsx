@@ -6,6 +6,9 @@ import { Failure, T } from './basics';
 
 const maxLines = 2000;
 const maxLine = 4000; // characters
+const maxText = 400_000; // characters of all lines; layout of more takes seconds
+const drawEvery = 100; // ms
+const burst = 256 << 10; // bytes that are read before other work of the page has a turn
 
 /** Follows the log until the signal. The lines are clean. */
 async function follow(id: string, previous: boolean, signal: AbortSignal, lines: (l: string[]) => void) {
@@ -26,8 +29,14 @@ async function follow(id: string, previous: boolean, signal: AbortSignal, lines:
   renew(Number(r.headers.get('Treeline-Stream-Life')));
   const reader = r.body!.getReader();
   const decoder = new TextDecoder();
+  let read = 0;
   for (let rest = ''; ; ) {
     const { done, value } = await reader.read();
+    if ((read += value?.length || 0) > burst) {
+      read = 0;
+      await new Promise((go) => setTimeout(go, 20));
+      if (signal.aborted) return;
+    }
     if (done) {
       if (rest) lines([clean(rest)]);
       return;
@@ -36,6 +45,13 @@ async function follow(id: string, previous: boolean, signal: AbortSignal, lines:
     rest = parts.pop()!.slice(-maxLine);
     if (parts.length > 0) lines(parts.slice(-maxLines).map((l) => clean(l.replace(/\r$/, '').slice(0, maxLine))));
   }
+}
+
+/** The newest lines, within the limits of what is shown. */
+function newest(lines: string[]): string[] {
+  let from = lines.length;
+  for (let text = 0; from > 0 && lines.length - from < maxLines && (text += lines[from - 1].length) <= maxText; ) from--;
+  return lines.slice(Math.min(from, lines.length - 1));
 }
 
 export function Log({ id, restarts }: { id: string; restarts: number }) {
@@ -59,8 +75,8 @@ export function Log({ id, restarts }: { id: string; restarts: number }) {
     setError(undefined);
     setEnded(false);
     follow(id, previous, c.signal, (l) => {
-      all = [...all, ...l].slice(-maxLines);
-      drawn ||= requestAnimationFrame(draw);
+      all = newest([...all, ...l]);
+      drawn ||= window.setTimeout(draw, drawEvery);
     }).then(
       () => c.signal.aborted || setEnded(true),
       (e) => {
@@ -72,7 +88,7 @@ export function Log({ id, restarts }: { id: string; restarts: number }) {
     return () => {
       clearTimeout(timer);
       c.abort();
-      cancelAnimationFrame(drawn);
+      clearTimeout(drawn);
     };
   }, [id, previous, round, restarts]);
   useEffect(() => {

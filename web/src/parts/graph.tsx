@@ -1,4 +1,4 @@
-// Services and the latencies that they demand of the paths to others, as a drawing.
+// Services and the latencies that they demand of the paths to others, with the measured ones, as a drawing.
 import type { Link } from '../document';
 import { clean } from '../text';
 
@@ -37,10 +37,18 @@ function places(services: Drawn[], links: Link[]): { at: Map<string, [number, nu
   return { at, width: 40 + columns * boxWidth + (columns - 1) * 110, height: 40 + Math.max(1, ...rows.values()) * (boxHeight + 40) - 40 };
 }
 
+/** The round trip of a link in words: longest of its instances. */
+function measured(l: Link): string {
+  const { ms, by } = l.now!;
+  if (by === 'node') return 'same node';
+  const n = (ms < 10 ? ms.toFixed(1) : Math.round(ms)) + ' ms';
+  return by === 'connections' ? n : '≈ ' + n;
+}
+
 export function Graph({ services, links, chosen, pick }: { services: Drawn[]; links: Link[]; chosen?: string[]; pick?: (name: string) => void }) {
   const shown = services.slice(0, 40);
   const { at, width, height } = places(shown, links);
-  const text = links.map((l) => clean(l.from) + ' to ' + clean(l.to) + ' at most ' + l.ms + ' ms').join(', ') || 'no links';
+  const text = links.map((l) => clean(l.from) + ' to ' + clean(l.to) + ' at most ' + l.ms + ' ms' + (l.now ? ', now ' + measured(l) : '')).join(', ') || 'no links';
   return (
     <div class="graph" tabIndex={0} role="region" aria-label="Services and links">
       <svg width={width} height={height} viewBox={'0 0 ' + width + ' ' + height} role="img" aria-label={shown.length + ' services, ' + text}>
@@ -64,6 +72,11 @@ export function Graph({ services, links, chosen, pick }: { services: Drawn[]; li
               <text x={(x1 + x2) / 2} y={(y1 + y2) / 2 - 6} text-anchor="middle">
                 ≤ {l.ms} ms
               </text>
+              {l.now && (
+                <text x={(x1 + x2) / 2} y={(y1 + y2) / 2 + 14} text-anchor="middle" class={'now ' + (l.now.ms > l.ms ? 'bad' : 'good')}>
+                  {(l.now.ms > l.ms ? '✕ ' : '✓ ') + measured(l)}
+                </text>
+              )}
             </g>
           );
         })}

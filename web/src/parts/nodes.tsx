@@ -3,9 +3,10 @@ import { useState } from 'preact/hooks';
 import type { Node } from '../types';
 import { get, Page, post, segment } from '../http';
 import { clean, count, cpus, memory } from '../text';
-import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, Table, useLoaded } from './basics';
+import { Age, Bar, DataAge, Dangerous, Empty, Failure, Loaded, State, T, Table, useLoaded } from './basics';
+import { History, Spark, useHistory } from './spark';
 
-const refresh = 5000; // ms; clusters have no stream of their nodes
+export const refresh = 5000; // ms; clusters have no stream of their nodes
 
 /** What an operator does with a node before maintenance, and after it. */
 function Commands({ node, at, again }: { node: Node; at: string; again: () => void }) {
@@ -29,10 +30,16 @@ function Commands({ node, at, again }: { node: Node; at: string; again: () => vo
   );
 }
 
+/** The share of each node's processors in use, over time. */
+export function useLoads(nodes: Loaded<Page<Node>>): History {
+  return useHistory(nodes.at, (nodes.value?.items || []).map((n) => [n.id, n.cpu_used_percent]));
+}
+
 /** The table of the nodes at a path of the API; "": none. join is the command that makes a token for another node. */
 export function Nodes({ at, join }: { at: string; join: string }) {
   const nodes = useLoaded((s) => get<Page<Node>>(at, s), at, refresh);
   const all = nodes.value?.items || [];
+  const loads = useLoads(nodes);
   return (
     <>
       <Failure of={nodes.error} />
@@ -47,7 +54,8 @@ export function Nodes({ at, join }: { at: string; join: string }) {
             { name: 'State', of: (n) => <State of={n.status} /> },
             { name: 'Heard', of: (n) => <><Age of={n.heard} /> ago</> },
             { name: 'Instances', number: true, of: (n) => n.instances },
-            { name: 'Processors', of: (n) => <Bar label="Processors" part={n.allocated.milli_cpu} of={n.capacity.milli_cpu} text={cpus(n.allocated.milli_cpu) + ' of ' + cpus(n.capacity.milli_cpu) + ', ' + n.cpu_used_percent + ' % used'} /> },
+            { name: 'Load', of: (n) => <Spark label="Processors in use" values={loads.get(n.id)} top={100} text={n.cpu_used_percent + ' %'} /> },
+            { name: 'Processors', wide: true, of: (n) => <Bar label="Processors" part={n.allocated.milli_cpu} of={n.capacity.milli_cpu} text={cpus(n.allocated.milli_cpu) + ' of ' + cpus(n.capacity.milli_cpu) + ' reserved'} /> },
             { name: 'Memory', of: (n) => <Bar label="Memory" part={n.allocated.memory_mb} of={n.capacity.memory_mb} text={memory(n.allocated.memory_mb) + ' of ' + memory(n.capacity.memory_mb) + ', ' + n.memory_used_percent + ' % used'} /> },
             { name: 'Runtimes', wide: true, of: (n) => <T>{n.runtimes.join(', ')}</T> },
             { name: 'Version', wide: true, of: (n) => <T>{n.version}</T> },
