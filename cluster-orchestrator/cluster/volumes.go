@@ -45,6 +45,17 @@ type (
 	// VolumeDeleted removes a volume that the driver has deleted.
 	VolumeDeleted struct{ ID api.VolumeID }
 
+	// BeginRestore books the disk of a restore of a local volume. Refused with ErrNotFound, ErrConflict (it is being
+	// restored) and ErrFull. EndRestore releases it.
+	BeginRestore struct {
+		ID api.VolumeID
+		At api.NodeID
+	}
+	EndRestore struct {
+		ID api.VolumeID
+		At api.NodeID
+	}
+
 	// BeginSnapshot records that the driver is asked for a snapshot. Refused with ErrNotFound if its volume
 	// does not exist, and with ErrTooMany.
 	BeginSnapshot struct{ ID api.SnapshotID }
@@ -98,6 +109,15 @@ func (in VolumeDetached) apply(c *Core) error {
 func (in VolumeDeleted) apply(c *Core) error {
 	c.volumes.Remove(in.ID)
 	c.showVolume(in.ID)
+	return nil
+}
+
+func (in BeginRestore) apply(c *Core) error {
+	return c.place.BeginRestore(in.ID, in.At)
+}
+
+func (in EndRestore) apply(c *Core) error {
+	c.place.EndRestore(in.ID, in.At)
 	return nil
 }
 

@@ -39,6 +39,7 @@ type rig struct {
 	t    *testing.T
 	web  *httpapi.API
 	loop *loop.Loop[cluster.Input]
+	core *cluster.Core // of loop
 	desk *jointoken.Store
 
 	mu      sync.Mutex // guards the fields below
@@ -64,6 +65,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	r := &rig{t: t}
 	info := api.ClusterInfo{ID: "munich", Tenant: "acme", Location: "a test"}
 	core := cluster.New(cluster.Config{ID: info.ID, LocalNumbers: 1_000_000})
+	r.core = core
 	r.loop = loop.New(core, mem.New(), func([]wire.Envelope) {}, loop.Options[cluster.Input]{
 		Tick: cluster.Tick{}, Log: slog.New(slog.DiscardHandler),
 	})

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/access"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
@@ -107,12 +109,36 @@ func (a *API) openVolume(ctx context.Context, r wire.StreamRequest) (io.ReadWrit
 	if err != nil {
 		return nil, err
 	}
+	end := func() {}
+	if r.Kind == "restore" {
+		id := api.VolumeID(r.Path)
+		if err := a.opt.Owner.Do(ctx, cluster.BeginRestore{ID: id, At: at}, nil); err != nil {
+			return nil, err
+		}
+		end = sync.OnceFunc(func() {
+			// It fails only when the core has ended, and the booking with it.
+			_ = a.opt.Owner.Do(context.WithoutCancel(ctx), cluster.EndRestore{ID: id, At: at}, nil)
+		})
+	}
 	r.Token = ""
 	stream, err := a.opt.Nodes.Connect(ctx, at, r)
 	if err != nil {
+		end()
 		return nil, fmt.Errorf("%s volume %s: %w", r.Kind, r.Path, err)
 	}
-	return stream, nil
+	return closing{stream, end}, nil
+}
+
+// closing calls end when the stream is closed.
+type closing struct {
+	io.ReadWriteCloser
+	end func()
+}
+
+// Close implements io.Closer.
+func (c closing) Close() error {
+	defer c.end()
+	return c.ReadWriteCloser.Close()
 }
 
 // deleteVolume deletes a volume on each node that has it. The owner of its application may do so, and

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
@@ -69,7 +70,7 @@ func withVolume(t *testing.T, used bool) (*rig, *httptest.Server) {
 	r := newRig(t)
 	info := api.NodeInfo{
 		ID: "n1", Arch: "amd64", Runtimes: []string{"container"}, Features: []string{api.FeatureOfVolume(api.VolumeLocal)},
-		Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100},
+		Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 150},
 	}
 	r.step(cluster.JoinNode{Info: info})
 	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 1, Whole: true, Info: &info}})
@@ -149,5 +150,50 @@ func TestVolumeInUseIsNotRestored(t *testing.T) {
 	}
 	if r.asked.Kind != "" {
 		t.Errorf("the node was asked: %+v", r.asked)
+	}
+}
+
+// TestRestoreTakesDiskUntilItEnds: the cluster places nothing meanwhile that would take the disk.
+func TestRestoreTakesDiskUntilItEnds(t *testing.T) {
+	r, srv := withVolume(t, false)
+	free := func() (out int64) {
+		check(t, r.loop.Read(t.Context(), func() {
+			n, _ := r.core.Node("n1")
+			out = n.Capacity.StorageMB - n.Allocated.StorageMB
+		}))
+		return out
+	}
+	was := free()
+	restore := func() (net.Conn, error) {
+		node, far := net.Pipe()
+		t.Cleanup(func() { _ = far.Close() })
+		r.both = node
+		return dialTo(t, srv, "alice", client.AccessPath(client.Volumes, pages, "restore"), nil)
+	}
+	conn, err := restore()
+	check(t, err)
+	if got := free(); got != was-64 {
+		t.Errorf("free disk during the restore: got %d MiB, want %d", got, was-64)
+	}
+	if _, err := restore(); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("second restore: got %v, want ErrConflict", err)
+	}
+	_ = conn.Close()
+	for deadline := time.Now().Add(20 * time.Second); free() != was; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("free disk after the restore: got %d MiB, want %d", free(), was)
+		}
+	}
+	if err := r.loop.Do(t.Context(), cluster.BeginRestore{ID: pages, At: "n1"}, nil); err != nil {
+		t.Errorf("restore after it: %v", err)
+	}
+	info := api.NodeInfo{
+		ID: "n1", Arch: "amd64", Runtimes: []string{"container"}, Capacity: api.Resources{MilliCPU: 2000, MemoryMB: 1024, StorageMB: 100},
+		Features: []string{api.FeatureOfVolume(api.VolumeLocal)}, Volumes: []api.NodeVolume{{ID: pages, SizeMB: 64, Epoch: 1}},
+	}
+	r.step(cluster.EndRestore{ID: pages, At: "n1"})
+	r.step(cluster.NodeReport{NodeReport: wire.NodeReport{Node: "n1", Boot: 1, Seq: 3, Whole: true, Info: &info}})
+	if _, err := restore(); !errors.Is(err, api.ErrFull) {
+		t.Errorf("restore without the disk for it: got %v, want ErrFull", err)
 	}
 }

@@ -62,6 +62,9 @@ func (m *Machine) Inspect() Inspection {
 					_, has := n.volumes[api.InstanceID(owner)]
 					return has
 				}
+				if strings.HasPrefix(string(id), restorePrefix) {
+					return true
+				}
 				return n.assigned[id] != nil || n.leaving[id] || n.reserved[id] != nil
 			},
 		}
