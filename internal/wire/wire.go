@@ -287,7 +287,8 @@ type (
 	// FetchWorkload fetches the image of a placement that is created later.
 	FetchWorkload struct {
 		Key
-		Spec api.Microservice
+		Spec   api.Microservice
+		Values []ValueRef // the account of its image's registry
 	}
 	// StartWorkload starts a created workload.
 	StartWorkload struct {

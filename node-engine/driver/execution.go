@@ -62,7 +62,15 @@ func (x execution) fetchInTurn(ctx context.Context, o wire.FetchWorkload) error 
 	defer x.probeAfter(ctx, probeInterval)()
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
-	return f.Fetch(ctx, runtime.Workload{Key: o.Key, Spec: o.Spec})
+	w := runtime.Workload{Key: o.Key, Spec: o.Spec}
+	if x.opt.Files != nil {
+		image := o.Spec
+		image.Files = nil // they are written when it is created
+		if _, w.Login, err = x.opt.Files.Prepare(ctx, o.Key, &image, o.Values); err != nil {
+			return err
+		}
+	}
+	return f.Fetch(ctx, w)
 }
 
 // Create creates a workload when it is its tenant's turn. A stop that is ordered meanwhile cancels

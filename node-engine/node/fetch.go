@@ -26,7 +26,7 @@ func (c *Core) fetchFirst(w *work) bool {
 		return true
 	}
 	w.fetching = w.assignment.Epoch
-	c.order(wire.FetchWorkload{Key: wire.Key{Instance: w.assignment.Instance, Epoch: w.fetching}, Spec: *is})
+	c.order(wire.FetchWorkload{Key: wire.Key{Instance: w.assignment.Instance, Epoch: w.fetching}, Spec: *is, Values: w.assignment.Values})
 	return true
 }
 
