@@ -19,9 +19,13 @@ func Describe(doc *huma.OpenAPI) {
 			}
 		}
 	}
-	for _, s := range doc.Components.Schemas.Map() {
+	for schema, s := range doc.Components.Schemas.Map() {
 		for name, p := range s.Properties {
-			if text, ok := examples[name]; ok && p.Type == "string" && len(p.Examples) == 0 && len(p.Enum) == 0 && p.Format == "" {
+			text, ok := ofSchemas[schema+"."+name]
+			if !ok {
+				text, ok = examples[name]
+			}
+			if ok && p.Type == "string" && len(p.Examples) == 0 && len(p.Enum) == 0 && p.Format == "" {
 				p.Examples = []any{text}
 			}
 		}
@@ -83,6 +87,15 @@ var examples = map[string]string{
 	"sla_version": "v2.0", "virtualization": "container", "rr_ip": "10.30.30.30", "rr_ip_v6": "fd74:6c6e:2::a1e:1e1e", "cron": "*/15 * * * *", "time_zone": "Europe/Berlin",
 	"mount_path": "/var/lib/db", "url": "https://hooks.example.org/treeline", "registry": "registry.example.org", "password": "correct horse battery", "port": "8080:80/tcp",
 	"priority": "normal", "platform": "linux/amd64", "address": "192.0.2.7", "addr": "192.0.2.7:4433", "version": "0.5.0",
+}
+
+// ofSchemas are values of properties of single schemas.
+var ofSchemas = map[string]string{
+	"App.id": "acme/shop.prod", "AppPlan.id": "acme/shop.prod", "Service.id": "acme/shop.prod.cart.v1", "Instance.id": "acme/shop.prod.cart.v1#0",
+	"InstancePlan.id": "acme/shop.prod.cart.v1#0", "Cluster.id": "munich", "Status.id": "munich", "Node.id": "edge-7", "User.id": "acme/alice",
+	"CreateUserRequest.id": "acme/alice", "VolumeStatus.id": "acme/shop.prod.db.v1#0:data", "Webhook.id": "QK2T7WJ4N5XB", "JoinToken.id": "T4R8W2ZK6M3P",
+	"Values.id": "acme/db-password", "Problem.type": "https://treeline.dev/problems/not_found", "Problem.title": "Not Found", "Problem.code": "not_found",
+	"Problem.detail": "instance acme/shop.prod.cart.v1#9: not found",
 }
 
 const slaExample = `{"sla_version":"v2.0","applications":[{"application_name":"shop","application_namespace":"prod","microservices":[` +

@@ -85,7 +85,7 @@ commands, flags and the names of what exists.
 func Lifecycle() string {
 	var b strings.Builder
 	b.WriteString("# The lifecycle of an instance\n" + generated + `
-Every instance is in one of these states, with a reason and a detail. Desired state comes only from the tier above,
+Every instance is in one of these states, with a [reason](../how-to/troubleshooting.md#reasons-of-states-and-events) and a detail. Desired state comes only from the tier above,
 observed state only from the tier below. Messages with an older epoch are dropped.
 
 ` + LifecycleDiagram() + `

@@ -482,7 +482,7 @@ func TestWhoMayOperate(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/livez", "/readyz?verbose", "/metrics", "/version", "/v1/openapi.json"} {
+	for _, path := range []string{"/livez", "/readyz?verbose", "/metrics", "/version", "/v1/openapi.json", "/v1/docs", "/docs/", "/docs/how-to/operator", "/ui/"} {
 		resp, err := c.http.Get(c.url + path)
 		check(t, err)
 		text, err := io.ReadAll(resp.Body)
