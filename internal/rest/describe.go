@@ -76,7 +76,7 @@ func exampleID(path, name string) any {
 var ids = map[string]string{
 	"apps": "acme~shop.prod", "services": "acme~shop.prod.cart.v1", "instances": "acme~shop.prod.cart.v1~0", "clusters": "munich", "nodes": "edge-7",
 	"volumes": "acme~shop.prod.db.v1~0:data", "tenants": "acme", "users": "acme~alice", "configs": "acme~shop", "secrets": "acme~db-password",
-	"webhooks": "QK2T7WJ4N5XB", "tokens": "T4R8W2ZK6M3P", "streams": "9f1c03d7a2b84e5d",
+	"snapshots": "acme~shop.prod.db.v1~0:data@monday", "webhooks": "QK2T7WJ4N5XB", "tokens": "T4R8W2ZK6M3P", "streams": "9f1c03d7a2b84e5d",
 }
 
 // examples are values of properties, by name.
@@ -94,7 +94,7 @@ var ofSchemas = map[string]string{
 	"App.id": "acme/shop.prod", "AppPlan.id": "acme/shop.prod", "Service.id": "acme/shop.prod.cart.v1", "Instance.id": "acme/shop.prod.cart.v1#0",
 	"InstancePlan.id": "acme/shop.prod.cart.v1#0", "Cluster.id": "munich", "Status.id": "munich", "Node.id": "edge-7", "User.id": "acme/alice",
 	"CreateUserRequest.id": "acme/alice", "VolumeStatus.id": "acme/shop.prod.db.v1#0:data", "Webhook.id": "QK2T7WJ4N5XB", "JoinToken.id": "T4R8W2ZK6M3P",
-	"Values.id": "acme/db-password", "Problem.type": "https://treeline.dev/problems/not_found", "Problem.title": "Not Found", "Problem.code": "not_found",
+	"VolumeSnapshot.id": "acme/shop.prod.db.v1#0:data@monday", "Values.id": "acme/db-password", "Problem.type": "https://treeline.dev/problems/not_found", "Problem.title": "Not Found", "Problem.code": "not_found",
 	"Problem.detail": "instance acme/shop.prod.cart.v1#9: not found",
 }
 
