@@ -204,7 +204,7 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
-// JoinToken is a join token. Token is set only in the answer that creates it.
+// JoinToken is a join token. Token, Install and Command are set only in the answer that creates it.
 type JoinToken struct {
 	ID      string    `json:"id"`
 	Kind    string    `json:"kind"`
@@ -213,6 +213,10 @@ type JoinToken struct {
 	Token   string    `json:"token,omitempty"`
 	Uses    int       `json:"uses"` // left
 	Expires time.Time `json:"expires"`
+	// Install is set if the server has the programs for the machine that joins.
+	Install *Installer `json:"install,omitempty"`
+	// Command is the line to run on that machine: JoinCommand.
+	Command string `json:"command,omitempty"`
 }
 
 // PathOf returns an id as one segment of a URL's path. It replaces each "/" and "#" by "~", which

@@ -18,7 +18,7 @@ TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" mosquitto:mosquitto pin
 	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount
 	curl:curl systemd-analyze:systemd python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils
 	qemu-system-x86_64:qemu-system-x86 docker-registry:docker-registry prometheus:prometheus promtool:prometheus
-	chromium:chromium node:nodejs tsc:node-typescript)
+	busybox:busybox-static chromium:chromium node:nodejs tsc:node-typescript)
 
 # Packages without programs.
 TEST_FILES=(/usr/include/stdlib.h:libc6-dev /etc/ssl/certs/ca-certificates.crt:ca-certificates)

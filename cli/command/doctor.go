@@ -48,14 +48,19 @@ func failed(name, fix, format string, args ...any) checked {
 
 func (c *cli) doctorCmd() *cobra.Command {
 	var machine bool
+	var role, server string
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Check the way to the root, the sign-in, clusters and nodes, with a fix for each fault", Args: cobra.NoArgs,
 		Long: `Check, in this order: the configuration of this program, the address, the certificate,
 the clock, the versions, the sign-in, and what clusters and nodes that you may see report
 of themselves. Each fault is printed with its cause and what mends it.
 
-With --machine, check this machine as one that a node engine is to run on: control
-groups, the packet filter, containerd, virtual machines, the clock and the MTU.
+With --machine, check this machine as one that a node engine is to run on: the kernel,
+the disk, control groups, the packet filter, containerd, virtual machines, the clock,
+the MTU and the tunnel's device; with --for root or cluster, as one for these. --server
+adds the way to the server that the machine is to join. With --wait, wait instead until
+the daemons that are installed here are ready.
 
 The command exits with 1 if a check failed; warnings do not count.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,9 +69,16 @@ The command exits with 1 if a check failed; warnings do not count.`,
 				return err
 			}
 			var all []checked
-			if machine {
-				all = checkMachine()
-			} else {
+			switch {
+			case role != "node" && role != "cluster" && role != "root":
+				return usage("--for %q: want node, cluster or root", role)
+			case !machine && (cmd.Flags().Changed("for") || server != "" || wait != 0):
+				return usage("--for, --server and --wait apply to --machine only")
+			case wait > 0:
+				all = awaitInstalled(cmd.Context(), role, wait)
+			case machine:
+				all = checkHost(role, server)
+			default:
 				all = c.examine(cmd.Context())
 			}
 			bad := false
@@ -87,7 +99,10 @@ The command exits with 1 if a check failed; warnings do not count.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&machine, "machine", false, "check this machine as one for a node")
+	cmd.Flags().BoolVar(&machine, "machine", false, "check this machine as one for a daemon")
+	cmd.Flags().StringVar(&role, "for", "node", "with --machine, what the machine is for: node, cluster or root")
+	cmd.Flags().StringVar(&server, "server", "", "with --machine, https://host:port of the server that it is to join")
+	cmd.Flags().DurationVar(&wait, "wait", 0, "with --machine, wait so long until the installed daemons are ready, and check nothing else")
 	c.unnamedFlags(cmd)
 	return cmd
 }

@@ -2,6 +2,13 @@
 
 package command
 
-func checkMachine() []checked {
-	return []checked{failed("system", "run the node engine on Linux", "nodes run on Linux only")}
+import (
+	"context"
+	"time"
+)
+
+func checkHost(string, string) []checked {
+	return []checked{failed("system", "run the daemons on Linux", "the daemons run on Linux only")}
 }
+
+func awaitInstalled(context.Context, string, time.Duration) []checked { return checkHost("", "") }

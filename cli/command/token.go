@@ -1,7 +1,6 @@
 package command
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,16 +26,6 @@ var tokenTable = output.Table[api.JoinToken]{
 		{Header: "USES LEFT", Cell: func(_ output.Printer, t api.JoinToken) string { return strconv.Itoa(t.Uses) }},
 		{Header: "EXPIRES", Cell: func(_ output.Printer, t api.JoinToken) string { return t.Expires.Local().Format(time.DateTime) }},
 	},
-}
-
-// JoinLine returns the command that joins a machine. It passes the token on stdin, because
-// other users of the machine can read arguments.
-func JoinLine(t api.JoinToken) string {
-	if t.Kind == "node" {
-		return "echo " + t.Token + " | node-engine --token-file -"
-	}
-	name := cmp.Or(string(t.Cluster), "NAME")
-	return fmt.Sprintf("echo %s | cluster-orchestrator --name %s --token-file -", t.Token, name)
 }
 
 func (c *cli) tokenCmd() *cobra.Command {
@@ -111,8 +100,12 @@ A token is shown once; treat it as a password.`,
 				p.Printf("%s", t.Token)
 				return nil
 			}
-			c.say("run this on the machine that joins (valid for %s, until %s):", output.Plural(t.Uses, "use"), t.Expires.Local().Format(time.DateTime))
-			p.Printf("%s", JoinLine(t))
+			line, err := t.JoinCommand() // not t.Command: its parts are checked
+			if err != nil {
+				return err
+			}
+			c.say("run this as root on the machine that joins (valid for %s, until %s):", output.Plural(t.Uses, "use"), t.Expires.Local().Format(time.DateTime))
+			p.Printf("%s", line)
 			return nil
 		}),
 	}

@@ -55,6 +55,8 @@ type Options struct {
 	Owner  *loop.Loop[cluster.Input] // of Core
 	Nodes  Nodes
 	Tokens *jointoken.Store
+	// Install returns where machines that join as nodes get the programs; nil: nowhere.
+	Install func() *api.Installer
 	Info   func() api.ClusterInfo // returns the current information about this cluster
 	// Authenticate returns the holder of a bearer token at the cluster's own port. It returns
 	// ErrUnauthenticated for an invalid token.
@@ -94,6 +96,9 @@ type API struct {
 
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Install == nil {
+		o.Install = func() *api.Installer { return nil }
+	}
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant), usages: fairshare.NewPool(usagePlaces, fairshare.Policy{Fixed: true})}
 	a.measured.nodes = map[api.NodeID]*measurement{}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})

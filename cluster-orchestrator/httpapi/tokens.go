@@ -36,8 +36,9 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 	}
 	a.opt.Log.Info("join token created", "token", rec.ID, "uses", rec.Uses, "expires", rec.Expires, "by", p.User)
 	out = rec.Public()
-	out.Token = tok.Line()
-	return out, nil
+	out.Token, out.Install = tok.Line(), a.opt.Install()
+	out.Command, err = out.JoinCommand()
+	return out, err
 }
 
 func (a *API) tokens(context.Context, rights.Principal, *rest.None) (api.Page[api.JoinToken], error) {

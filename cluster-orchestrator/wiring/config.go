@@ -40,6 +40,8 @@ type Config struct {
 	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens contain it. Empty: derived from this machine's address"`
 	Names  []string `yaml:"names" usage:"further DNS names and addresses for the server's certificate"`
 
+	InstallDir string `yaml:"install_dir" usage:"directory with the programs that machines which join can install from here: in linux-amd64 and linux-arm64, or directly those of this machine's architecture. They must be of this version. Empty: the directory of this program"`
+
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
 	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another store, whose content is then lost. For one start"`
 	Broker   BrokerConfig  `yaml:"broker"`

@@ -30,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/values"
+	"github.com/treeline-edge/treeline/deploy"
 	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/broker"
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
@@ -43,6 +44,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
+	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -81,6 +83,7 @@ type orchestrator struct {
 	client     *http.Client // of the root
 	port       *gate.Gate
 	http       http.Handler
+	programs   *installer.Server
 	sched      *client.Asker
 	relay      *relay.Relay // nil: none is configured
 	values     *values.Values
@@ -242,7 +245,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err != nil {
 		return err
 	}
+	o.programs = installer.NewServer(installer.Open(installer.Options{Dir: o.cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Node, external, o.log)
 	people := httpapi.Options{
+		Install: o.programs.Offer,
 		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg),
@@ -394,6 +399,8 @@ func (o *orchestrator) route(health http.Handler) http.Handler {
 			o.server.Handler().ServeHTTP(w, r)
 		case p == web.APIPath:
 			pages.ServeHTTP(w, r)
+		case installer.Serves(r):
+			o.programs.ServeHTTP(w, r)
 		case strings.HasPrefix(p, "/v1/"):
 			o.api.Handler().ServeHTTP(w, r)
 		default:

@@ -37,6 +37,7 @@ var direction = []struct {
 	{"internal/eventlog", []string{"api"}, "a core keeps events in it"},
 	{"internal/vivaldi", []string{"api"}, "cores compute with round trips; the geometry is pure"},
 	{"internal/yaml", []string{"api"}, "the package converts YAML to JSON and does not interpret it"},
+	{"deploy", nil, "the files of an installation, which programs embed"},
 	{"internal", []string{"api", "internal"}, "shared packages do not depend on daemons"},
 	{"scheduler-plugins/sched", []string{"api", "internal/vivaldi"}, "placement is pure and the same at both tiers"},
 	{"scheduler-plugins/extsched", []string{"api", "internal/step", "scheduler-plugins"}, "the exchange with an external scheduler is part of both cores; its clients know no core"},
@@ -51,13 +52,13 @@ var direction = []struct {
 	{"netmanager", daemonMay, daemonReason},
 	{"web", []string{"."}, "the dashboard calls the REST API as any client does; its Go code serves files, and the embedded pages of documentation"},
 	{"testbed", []string{"*"}, ""},
-	{"cli", []string{"api", "internal", "cli"}, "the CLI talks to daemons over their APIs; `treeline dev` starts them as processes"},
+	{"cli", []string{"api", "deploy", "internal", "cli"}, "the CLI talks to daemons over their APIs; `treeline dev` starts them as processes"},
 }
 
 var (
 	// rom is the default plugin of the cores.
 	coreMay      = []string{"api", "internal/bounds", "internal/cron", "internal/eventlog", "internal/fairshare", "internal/interest", "internal/ipam", "internal/lifecycle", "internal/probe", "internal/step", "internal/store", "internal/vivaldi", "internal/wire", "scheduler-plugins/sched", "scheduler-plugins/extsched", "scheduler-plugins/rom"}
-	daemonMay    = []string{"api", "internal", "scheduler-plugins", "web"}
+	daemonMay    = []string{"api", "deploy", "internal", "scheduler-plugins", "web"}
 	daemonReason = "a daemon consists of its core, its adapters and shared packages; it does not depend on clients or other daemons"
 	coreReason   = "imports run one way, main → wiring → adapters → cores → lifecycle, sched, step, store types, api; the simulator could not run a core that imports an adapter"
 )

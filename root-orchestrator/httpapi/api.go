@@ -69,6 +69,8 @@ type Options struct {
 	Owner    Owner
 	Accounts *account.Service
 	Tokens   *jointoken.Store // join tokens for clusters
+	// Install returns where machines that join as clusters get the programs; nil: nowhere.
+	Install  func() *api.Installer
 	Clusters Clusters
 	Version  string
 	Sealer   Sealer // for configs and secrets
@@ -125,6 +127,9 @@ func New(o Options) (*API, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
+	}
+	if o.Install == nil {
+		o.Install = func() *api.Installer { return nil }
 	}
 	a := &API{
 		opt: o, core: o.Core, owner: o.Owner,

@@ -464,7 +464,7 @@ func TestJoinTokens(t *testing.T) {
 	if !strings.HasPrefix(tok.Token, "TL1.") || tok.Uses != 2 || tok.Tenant != "op" {
 		t.Errorf("token %+v", tok)
 	}
-	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Token: "TL1.a.b"})
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Cluster: "munich", Token: "TL1.a.b"})
 	node, err := op.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "node", Cluster: "munich"})
 	if err != nil || node.Token != "TL1.a.b" {
 		t.Errorf("node token %+v %v", node, err)
@@ -530,7 +530,7 @@ func TestARepeatOfAPostInProgressIsAConflict(t *testing.T) {
 	r := newRig(t)
 	token := r.user("op/carl", rights.InfrastructureProvider)
 	r.join("munich", "op")
-	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x"})
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Cluster: "munich", Token: "TL1.a.b"})
 	r.clusters.hold = make(chan struct{})
 	r.clusters.held = make(chan struct{})
 	body := `{"kind":"node","cluster":"munich"}`
@@ -562,7 +562,7 @@ func TestAPostThatFailedMayBeRepeated(t *testing.T) {
 	if p := problemIn(t, text); status != 503 || !p.Retryable || h.Get("Retry-After") == "" {
 		t.Errorf("a cluster that is away: %d %s", status, text)
 	}
-	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x"})
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, api.JoinToken{ID: "x", Kind: "node", Cluster: "munich", Token: "TL1.a.b"})
 	if status, _, text := r.raw("POST", "/v1/tokens", token, body, "Idempotency-Key", "k1"); status != 201 {
 		t.Errorf("again: %d %s", status, text)
 	}

@@ -155,7 +155,7 @@ func TestRequestsUnderWayOfOnePersonLeaveRoomForOthers(t *testing.T) {
 	loud := r.user("op/loud", rights.InfrastructureProvider)
 	quiet := r.user("op/quiet", rights.InfrastructureProvider)
 	r.join("munich", "op")
-	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, map[string]string{"id": "x"})
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, map[string]string{"id": "x", "kind": "node", "cluster": "munich", "token": "TL1.a.b"})
 	gate := make(chan struct{})
 	r.clusters.gate = gate
 	var all sync.WaitGroup
@@ -265,7 +265,7 @@ func TestAKeyWhoseAnswerWasLostTakesEffectOnce(t *testing.T) {
 	r := newRig(t)
 	token := r.user("op/carl", rights.InfrastructureProvider)
 	r.join("munich", "op")
-	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, map[string]string{"id": "x"})
+	r.clusters.answers["POST /v1/tokens"] = httpAnswer(201, map[string]string{"id": "x", "kind": "node", "cluster": "munich", "token": "TL1.a.b"})
 	r.clusters.hold, r.clusters.held = make(chan struct{}), make(chan struct{})
 	post := func() *httptest.ResponseRecorder {
 		return r.from("192.0.2.1", "POST", "/v1/tokens", token, `{"kind":"node","cluster":"munich"}`, "Idempotency-Key", "k1")

@@ -48,7 +48,15 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 		if r.Cluster == "" {
 			return out, fmt.Errorf("create a join token for a node: the cluster is missing: %w", api.ErrInvalid)
 		}
-		return out, a.call(ctx, p, rights.NodesJoin, r.Cluster, http.MethodPost, "/v1/tokens", r, &out)
+		if err := a.call(ctx, p, rights.NodesJoin, r.Cluster, http.MethodPost, "/v1/tokens", r, &out); err != nil {
+			return api.JoinToken{}, err
+		}
+		// People paste the command: it is made here, of parts that are checked.
+		if out.Command, err = out.JoinCommand(); err != nil || out.Kind != "node" || out.Cluster != r.Cluster {
+			a.opt.Log.Warn("a cluster answered with a malformed join token", "cluster", r.Cluster, "err", err)
+			return api.JoinToken{}, fmt.Errorf("cluster %s answered with a malformed join token: %w", r.Cluster, api.ErrUnavailable)
+		}
+		return out, nil
 	case "cluster":
 	default:
 		return out, fmt.Errorf("create a join token: kind %q, want \"cluster\" or \"node\": %w", r.Kind, api.ErrInvalid)
@@ -75,8 +83,9 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 		return out, err
 	}
 	out = rec.Public()
-	out.Token = tok.Line()
-	return out, nil
+	out.Token, out.Install = tok.Line(), a.opt.Install()
+	out.Command, err = out.JoinCommand()
+	return out, err
 }
 
 func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *struct {

@@ -31,6 +31,8 @@ type Config struct {
 	NewKey   bool          `yaml:"new_secrets_key" usage:"start with a new key for configs and secrets although the one of those in the store is lost. They have no values until they are replaced. For one start only"`
 	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
 
+	InstallDir string `yaml:"install_dir" usage:"directory with the programs that machines which join can install from here: in linux-amd64 and linux-arm64, or directly those of this machine's architecture. They must be of this version. Empty: the directory of this program"`
+
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: 30s"`
 
 	Scheduler    string `yaml:"scheduler" usage:"the scheduler that chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/deploy"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 	"github.com/treeline-edge/treeline/internal/freeport"
@@ -21,6 +22,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
+	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -113,7 +115,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
 		Tokens: id.tokens, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
+	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
+		Install: programs.Offer,
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
@@ -142,7 +146,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		}
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		daemon.NotifyReady(log)
-		handler := route(dashboard.Handler(dashboard.Root, web.Handler()), countBytes(reg, link.Handler()), health.Handler(web.Guard(metrics.Handler(reg))))
+		handler := route(programs, dashboard.Handler(dashboard.Root, web.Handler()), countBytes(reg, link.Handler()), health.Handler(web.Guard(metrics.Handler(reg))))
 		var plain func(context.Context) error
 		if cfg.OakestraCompat {
 			compat := oakestra.New(oakestra.Options{Native: web.Handler(), DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
@@ -206,12 +210,14 @@ func send(envs []wire.Envelope, web *httpapi.API, link *clusterlink.Link, asker 
 	}
 }
 
-func route(people, clusters, health http.Handler) http.Handler {
+func route(programs, people, clusters, health http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch path := r.URL.Path; {
 		case strings.HasPrefix(path, "/v1/cluster/"), path == "/v1/join/cluster":
 			clusters.ServeHTTP(w, r)
+		case installer.Serves(r):
+			programs.ServeHTTP(w, r)
 		case path == "/livez", path == "/readyz", path == "/version", path == "/metrics":
 			health.ServeHTTP(w, r)
 		default:

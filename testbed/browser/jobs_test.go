@@ -134,7 +134,7 @@ func (in *installation) operator(t *testing.T) {
 	b.shows("The code for the first sign-in")
 	b.until("the person is listed", `!!document.querySelector('tr[data-id="acme/fred"]')`)
 	b.press("Create join token")
-	b.shows("| node-engine --token-file -")
+	b.shows("--token-file -")
 	b.look("access")
 	b.press("API")
 	b.shows("OpenAPI document")
@@ -199,7 +199,7 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.shows("exit code 3")
 	b.press("Access")
 	b.press("Create join token")
-	b.shows("| node-engine --token-file -")
+	b.shows("--token-file -")
 	b.look("own-access")
 }
 

@@ -34,6 +34,22 @@ type Containerd struct {
 	Images  string // directory of OCI archives
 }
 
+// Images writes the archives of the images to a directory.
+func (l *Lab) Images(dir string) {
+	l.t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // images are no secret
+		l.t.Fatalf("%v", err)
+	}
+	if err := image.WriteFile(filepath.Join(dir, "workload.tar"), image.Image{Ref: Image, Binary: l.Program}); err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	if err := image.WriteFile(filepath.Join(dir, "checked.tar"), image.Image{
+		Ref: HealthImage, Binary: l.Program, Health: []string{"/app", "check", "http://127.0.0.1:8080/healthz"},
+	}); err != nil {
+		l.t.Fatalf("%v", err)
+	}
+}
+
 // Containerd returns the lab's containerd, which starts at the first call.
 func (l *Lab) Containerd() *Containerd {
 	l.t.Helper()
@@ -46,17 +62,7 @@ func (l *Lab) Containerd() *Containerd {
 	}
 	dir := filepath.Join(l.Dir, "c")
 	c := &Containerd{Address: filepath.Join(dir, "c.sock"), Images: filepath.Join(dir, "images")}
-	if err := os.MkdirAll(c.Images, 0o755); err != nil { //nolint:gosec // images are no secret
-		l.t.Fatalf("%v", err)
-	}
-	if err := image.WriteFile(filepath.Join(c.Images, "workload.tar"), image.Image{Ref: Image, Binary: l.Program}); err != nil {
-		l.t.Fatalf("%v", err)
-	}
-	if err := image.WriteFile(filepath.Join(c.Images, "checked.tar"), image.Image{
-		Ref: HealthImage, Binary: l.Program, Health: []string{"/app", "check", "http://127.0.0.1:8080/healthz"},
-	}); err != nil {
-		l.t.Fatalf("%v", err)
-	}
+	l.Images(c.Images)
 	config := fmt.Sprintf(`version = 2
 root = %q
 state = %q

@@ -62,7 +62,7 @@ func TestAnOperatorWorksWhileTheRootIsAway(t *testing.T) {
 	c.must("uncordon", "munich/n2")
 	c.must("drain", "n1", "--timeout", "2m")
 	has(c.must("get", "instances", "--node", "n2", "-o", "name"), "hello.prod.web.v1#0")
-	has(c.must("token", "create", "--node", "--cluster", "munich"), "node-engine --token-file -")
+	has(c.must("token", "create", "--node", "--cluster", "munich"), "--token-file -")
 	has(c.must("token", "list", "--cluster", "munich"), "node")
 	c.must("events")
 

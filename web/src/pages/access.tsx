@@ -132,7 +132,7 @@ export function Joins() {
       <DataAge at={tokens.at} />
       <Maker
         name="Create join token"
-        show="Run this on the machine that joins. The token is shown once:"
+        show="Run this as root on the machine that joins. The token is shown once:"
         make={async (f) => {
           const node = own || field(f, 'kind') === 'node';
           const t = await post<JoinToken>('/v1/tokens', {
@@ -141,7 +141,7 @@ export function Joins() {
             ttl_seconds: 3600 * Number(field(f, 'hours')),
           });
           tokens.again();
-          return 'echo ' + t.token + (node ? ' | node-engine --token-file -' : ' | cluster-orchestrator --name ' + t.cluster + ' --token-file -');
+          return t.command || '';
         }}
       >
         {!own && <label>For a <select name="kind"><option>node</option><option>cluster</option></select></label>}
