@@ -57,7 +57,7 @@ type Options struct {
 	Tokens *jointoken.Store
 	// Install returns where machines that join as nodes get the programs; nil: nowhere.
 	Install func() *api.Installer
-	Info   func() api.ClusterInfo // returns the current information about this cluster
+	Info    func() api.ClusterInfo // returns the current information about this cluster
 	// Authenticate returns the holder of a bearer token at the cluster's own port. It returns
 	// ErrUnauthenticated for an invalid token.
 	Authenticate func(token string) (Caller, error)

@@ -248,7 +248,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	o.programs = installer.NewServer(installer.Open(installer.Options{Dir: o.cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Node, external, o.log)
 	people := httpapi.Options{
 		Install: o.programs.Offer,
-		Core: o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
+		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg),
 	}

@@ -120,6 +120,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Install: programs.Offer,
 		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
+		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
+		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(),
 	})
 	if err != nil {
 		return err

@@ -349,6 +349,11 @@ export interface HostPort {
   protocol: string;
 }
 
+export interface Installer {
+  sha256: string;
+  url: string;
+}
+
 export interface Instance {
   address?: string;
   cluster?: string;
@@ -410,8 +415,10 @@ export interface Invitation {
 
 export interface JoinToken {
   cluster?: string;
+  command?: string;
   expires: string;
   id: string;
+  install?: Installer;
   kind: string;
   tenant?: string;
   token?: string;
