@@ -118,10 +118,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
-		Core: core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
-		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(),
+		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {
 		return err
