@@ -352,7 +352,9 @@ var Snapshots = Table[api.VolumeSnapshot]{
 		{Header: "NAME", Cell: func(p Printer, s api.VolumeSnapshot) string { return p.Short(string(s.ID)) }},
 		{Header: "DRIVER", Cell: func(_ Printer, s api.VolumeSnapshot) string { return s.Driver }},
 		{Header: "SIZE", Cell: func(_ Printer, s api.VolumeSnapshot) string { return fmt.Sprintf("%d MiB", s.SizeMB) }},
-		{Header: "READY", Cell: func(_ Printer, s api.VolumeSnapshot) string { return map[bool]string{true: "yes", false: "no"}[s.Ready] }},
+		{Header: "READY", Cell: func(_ Printer, s api.VolumeSnapshot) string {
+			return map[bool]string{true: "yes", false: "no"}[s.Ready]
+		}},
 		{Header: "CLUSTER", Cell: func(_ Printer, s api.VolumeSnapshot) string { return string(s.Cluster) }},
 		{Header: "AGE", Cell: func(p Printer, s api.VolumeSnapshot) string { return p.Age(s.Created) }},
 	},
