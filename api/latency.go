@@ -29,7 +29,7 @@ type ClusterLatencies struct {
 // Latencies are the round trips of an application's links. Links whose round trip is unknown are left out.
 type Latencies struct {
 	Links  []LinkStatus `json:"links"`
-	Silent []ClusterID   `json:"silent,omitempty" doc:"Clusters with such instances that did not answer."`
+	Silent []ClusterID  `json:"silent,omitempty" doc:"Clusters with such instances that did not answer."`
 }
 
 // MaxLatencies bounds the links in an answer.

@@ -292,10 +292,10 @@ var table = map[string]check{
 	"Explanation.Candidates": listOf(maxLists),
 
 	"ClusterLatencies.Links": listOf(api.MaxLatencies),
-	"LinkStatus.To":         word(idWord),
-	"LinkStatus.Limit":      between(0, int64(time.Hour)),
-	"LinkStatus.RTT":        between(0, int64(time.Minute)),
-	"LinkStatus.By":         oneOf(api.ByConnections, api.ByNode, api.ByCoordinates),
+	"LinkStatus.To":          word(idWord),
+	"LinkStatus.Limit":       between(0, int64(time.Hour)),
+	"LinkStatus.RTT":         between(0, int64(time.Minute)),
+	"LinkStatus.By":          oneOf(api.ByConnections, api.ByNode, api.ByCoordinates),
 
 	"ScaleStanding.Assigned": between(0, maxInstances),
 	"ScaleStanding.Awake":    between(0, maxInstances),
