@@ -113,7 +113,9 @@ func TestHealthChecks(t *testing.T) {
 		t.Errorf("the events are %+v, want one that is unhealthy and says %q", kept, want)
 	})
 	sub(t, w.Lab, "a closed port has a clear reason", func(t *testing.T) {
-		is("closed", "has failed", func(i api.Instance) bool { return i.State == api.Failed && strings.Contains(i.Detail, "connection refused") })
+		is("closed", "has failed", func(i api.Instance) bool {
+			return i.State == api.Failed && strings.Contains(i.Detail, "connection refused")
+		})
 		// The reason is "unhealthy" for the first failures and "too_many_failures" later.
 		// It starts again after each pause; then it waits for its check and has no reason yet.
 		for command, want := range map[string]string{
