@@ -290,7 +290,7 @@ func (r *Runtime) kill(ctx context.Context, id string) error {
 	}
 	if task != nil && task.Status != tasktypes.Status_STOPPED {
 		err := r.killTask(ctx, id)
-		if err != nil && task.Status == tasktypes.Status_CREATED { // gVisor has no process to signal before the start
+		if err != nil { // gVisor signals no process before the start, and none of a sandbox that has just ended
 			err = r.group(id).Kill(ctx)
 		}
 		if err != nil {
