@@ -3,11 +3,14 @@ package httpapi
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/account"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
@@ -36,7 +39,7 @@ func (a *API) registerTenants() {
 			return a.opt.Accounts.Tenant(path)
 		})
 	act(a, tenants.Delete("/v1/tenants/{id}", "Delete tenant", 404, 409).
-		About("The tenant must have no users, tenants below it, applications, volumes, custom kinds or clusters."), rights.TenantsWrite, a.deleteTenant)
+		About("The tenant must have no users, tenants below it, applications, volumes, snapshots, configs, secrets, custom kinds, webhooks, join tokens that can be used, or clusters."), rights.TenantsWrite, a.deleteTenant)
 }
 
 // pathIn is the input for an object without a revision.
@@ -71,19 +74,41 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	}
 	a.tenants.Lock()
 	defer a.tenants.Unlock()
-	owns := false
+	// A later tenant of the same path would get all of this.
+	owned := map[string]int{
+		"webhook": count(a.webhooks.All(), func(w api.Webhook) bool { return w.Tenant == path }),
+		"join token": count(a.opt.Tokens.List(), func(r jointoken.Record) bool {
+			return r.Tenant == path && r.Left() > 0 && r.Expires.After(a.opt.Now())
+		}),
+	}
 	err := a.owner.Read(ctx, func() {
-		// A tenant of the same path would get its volumes and custom resources.
-		owns = len(a.core.Apps(path))+len(a.core.Volumes(path))+len(a.core.Snapshots(path))+len(a.core.CustomKinds(path)) > 0 ||
-			slices.ContainsFunc(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
+		owned["application"], owned["volume"], owned["snapshot"] = len(a.core.Apps(path)), len(a.core.Volumes(path)), len(a.core.Snapshots(path))
+		owned["config"], owned["secret"] = len(a.core.AllValues(api.KindConfig, path)), len(a.core.AllValues(api.KindSecret, path))
+		owned["custom kind"] = len(a.core.CustomKinds(path))
+		owned["cluster"] = count(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
 	})
 	if err != nil {
 		return err
 	}
-	if owns {
-		return fmt.Errorf("delete tenant %s: it has applications, volumes, snapshots, custom kinds or clusters, remove them first: %w", path, api.ErrConflict)
+	var left []string
+	for _, what := range slices.Sorted(maps.Keys(owned)) {
+		if n := owned[what]; n > 0 {
+			left = append(left, fmt.Sprintf("%s (%d)", what, n))
+		}
+	}
+	if left != nil {
+		return fmt.Errorf("delete tenant %s: it still has %s; remove them first: %w", path, strings.Join(left, ", "), api.ErrConflict)
 	}
 	return a.opt.Accounts.DeleteTenant(ctx, path)
+}
+
+func count[T any](all []T, is func(T) bool) (n int) {
+	for _, o := range all {
+		if is(o) {
+			n++
+		}
+	}
+	return n
 }
 
 func (a *API) registerUsers() {

@@ -81,7 +81,7 @@ func TestVolumesAreListedAndDeletedByTheirTenantOnly(t *testing.T) {
 		t.Fatalf("volume after its application: got %+v, want unused", v)
 	}
 	admin := r.user("admin", rights.Admin)
-	if status, _, text := r.raw(http.MethodDelete, "/v1/tenants/acme", admin, ""); status != http.StatusConflict || !strings.Contains(text, "volumes") {
+	if status, _, text := r.raw(http.MethodDelete, "/v1/tenants/acme", admin, ""); status != http.StatusConflict || !strings.Contains(text, "volume (1)") {
 		t.Errorf("delete the tenant of a volume: got %d, want 409: %s", status, text)
 	}
 	if err := dora.DeleteVolume(ctx, id, v.Revision+1); !errors.Is(err, api.ErrPrecondition) {

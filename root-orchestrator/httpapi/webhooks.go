@@ -3,6 +3,7 @@ package httpapi
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
@@ -32,14 +33,18 @@ func (a *API) openWebhooks() (err error) {
 // RunWebhooks sends events to webhooks until ctx ends.
 func (a *API) RunWebhooks(ctx context.Context) error { return a.webhooks.Run(ctx) }
 
-// eventFor returns an event as the user may see it, if it is one of the tenant or a tenant below it. The user's
-// present roles count, and not those at the time when the webhook was created.
-func (a *API) eventFor(user string, t api.Tenant, e api.Event) (api.Event, bool, error) {
-	u, err := a.opt.Accounts.User(account.UserID(user))
+// eventFor returns an event as the creator of the webhook may see it, if it is one of the tenant or a tenant below it.
+// The user's present roles count, and not those at the time when the webhook was created.
+func (a *API) eventFor(w api.Webhook, e api.Event) (api.Event, bool, error) {
+	t := w.Tenant
+	u, err := a.opt.Accounts.User(account.UserID(w.By))
 	if err != nil {
 		return e, false, err
 	}
-	p := rights.Principal{User: user, Tenant: u.ID.Tenant(), Roles: u.Roles}
+	if u.Created.After(w.Created) {
+		return e, false, fmt.Errorf("user %s, who created the webhook, was deleted, and this is another one of that name: %w", w.By, api.ErrForbidden)
+	}
+	p := rights.Principal{User: w.By, Tenant: u.ID.Tenant(), Roles: u.Roles}
 	if err := rights.Allowed(p, rights.EventsRead, t); err != nil {
 		return e, false, err
 	}

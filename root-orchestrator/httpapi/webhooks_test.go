@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
@@ -66,4 +67,52 @@ func TestWebhooksGetTheEventsOfTheirTenantOnly(t *testing.T) {
 	if len(got) > 0 {
 		t.Errorf("more events were sent: %s", <-got)
 	}
+}
+
+// TestALaterUserOfTheSameNameFeedsNoWebhook: a webhook has the rights of its creator, and the name may be given again.
+func TestALaterUserOfTheSameNameFeedsNoWebhook(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) { o.WebhookNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	go func() { _ = r.web.RunWebhooks(t.Context()) }()
+	ctx := t.Context()
+	r.user("acme/alice", rights.Admin)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		body, _ := io.ReadAll(q.Body)
+		t.Errorf("an event was sent: %s", body)
+	}))
+	defer receiver.Close()
+	w, err := r.client(r.user("acme/dora", rights.ApplicationProvider)).CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Kinds: []string{"app"}})
+	check(t, err)
+	check(t, r.accounts.DeleteUser(ctx, "acme/dora"))
+	later := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	_, err = later.Apply(ctx, []byte(slaOf("shop", 0)), client.ApplyOptions{})
+	check(t, err)
+	for {
+		got, err := later.Webhook(ctx, w.ID)
+		check(t, err)
+		if strings.Contains(got.Error, "another one of that name") {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestATenantIsDeletedWithNothingLeft(t *testing.T) {
+	r := newRig(t)
+	ctx := t.Context()
+	admin := r.client(r.user("admin", rights.Admin))
+	check(t, admin.CreateTenant(ctx, "acme", ""))
+	_, err := admin.CreateValues(ctx, api.KindSecret, "acme", api.NewValues{Name: "db", Data: map[string][]byte{"p": []byte("x")}})
+	check(t, err)
+	w, err := admin.CreateWebhook(ctx, api.NewWebhook{URL: "https://example.com/x", Tenant: "acme"})
+	check(t, err)
+	token, err := admin.CreateJoinToken(ctx, api.TokenRequest{Kind: "cluster", Tenant: "acme"})
+	check(t, err)
+	err = admin.DeleteTenant(ctx, "acme")
+	if !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "join token (1), secret (1), webhook (1)") {
+		t.Errorf("delete a tenant with a secret, a webhook and a join token: %v", err)
+	}
+	check(t, admin.DeleteWebhook(ctx, w.ID))
+	check(t, admin.DeleteValues(ctx, api.KindSecret, "acme/db", 0, false))
+	check(t, admin.RevokeJoinToken(ctx, "", token.ID))
+	check(t, admin.DeleteTenant(ctx, "acme"))
 }

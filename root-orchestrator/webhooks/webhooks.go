@@ -91,9 +91,9 @@ type Options struct {
 	Sealer Sealer
 	// Events returns the stored events after a revision, the oldest first, and the newest revision.
 	Events func(ctx context.Context, since api.Revision) ([]api.Event, api.Revision, error)
-	// Shown returns an event of the tenant as the user may see it. It returns false for an event that the user may
-	// not see, and an error if the user may read no events of the tenant any more.
-	Shown func(user string, t api.Tenant, e api.Event) (api.Event, bool, error)
+	// Shown returns an event as the creator of a hook may see it. It returns false for an event that the creator may
+	// not see, and an error if the creator may read no events of the hook's tenant any more.
+	Shown func(w api.Webhook, e api.Event) (api.Event, bool, error)
 	Allow []netip.Prefix   // networks besides public ones to which hooks may be sent, also without TLS
 	Now   func() time.Time // default time.Now
 	Log   *slog.Logger     // default slog.Default()
@@ -324,7 +324,7 @@ func (h *Hooks) step(ctx context.Context, o Hook, passed *api.Revision) (did boo
 		if !o.wants(e) {
 			continue
 		}
-		e, ok, err := h.opt.Shown(o.By, o.Tenant, e)
+		e, ok, err := h.opt.Shown(o.Webhook, e)
 		if err != nil {
 			return true, h.failed(ctx, o, e, err)
 		}
@@ -385,7 +385,7 @@ func (h *Hooks) resend(ctx context.Context, o Hook) error {
 	sent := map[api.Revision]bool{}
 	var cause error
 	for _, d := range o.Dead {
-		e, ok, err := h.opt.Shown(o.By, o.Tenant, d.Event)
+		e, ok, err := h.opt.Shown(o.Webhook, d.Event)
 		if err == nil && ok {
 			err = h.send(ctx, o, e)
 		}

@@ -67,10 +67,10 @@ func (r *rig) start(allow ...string) {
 			}
 			return out, api.Revision(len(r.events)), nil
 		},
-		Shown: func(_ string, t api.Tenant, e api.Event) (api.Event, bool, error) {
+		Shown: func(w api.Webhook, e api.Event) (api.Event, bool, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return e, e.Tenant == t, r.denied
+			return e, e.Tenant == w.Tenant, r.denied
 		},
 	}
 	for _, a := range allow {
