@@ -88,6 +88,10 @@ func TestVolumesInContainers(t *testing.T) {
 			}
 			_ = logs.Close()
 		}
+		if len(text) == 0 {
+			all, err := r.List(t.Context())
+			t.Errorf("%v wrote nothing within 30 s; the workloads are %+v, %v", args, all, err)
+		}
 		if err := r.Stop(t.Context(), w.Key, time.Second); err != nil {
 			t.Fatal(err)
 		}
