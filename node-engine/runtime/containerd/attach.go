@@ -55,27 +55,30 @@ func (l lossy) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// output returns the URI to which the shim of a handler writes the output of a workload.
-func output(path, handler string, tty bool) (string, error) {
-	if handler == runscV1 { // its shim takes paths only
-		return path, nil
+// output returns where the shim of a handler writes what a workload writes to stdout and to stderr, as a path or a URI.
+//
+// The shims of runc and gVisor that get one name for both open the file once, and close it when stdout ends: what a
+// workload writes to stderr as the last thing is then lost (copyPipes in containerd 1.6). So they get two names of it.
+func output(path, handler string, tty bool) (stdout, stderr string, err error) {
+	if !tty && (handler == runcV2 || handler == runscV1) {
+		return path, filepath.Dir(path) + "/./" + filepath.Base(path), nil
 	}
 	if !tty {
 		uri, err := cio.LogURIGenerator("file", path, nil)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		return uri.String(), nil
+		return uri.String(), uri.String(), nil
 	}
 	self, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("find the path of this program: %w", err)
+		return "", "", fmt.Errorf("find the path of this program: %w", err)
 	}
 	uri, err := cio.LogURIGenerator("binary", self, map[string]string{logWriter: path})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	return uri.String(), nil
+	return uri.String(), "", nil // a terminal has one output
 }
 
 // inputPath returns the path of the FIFO for a workload's input. Its shim keeps it open for writing, so

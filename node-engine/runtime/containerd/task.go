@@ -68,13 +68,9 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 	}
 	defer leave()
 	h, _ := r.cfg.handler(w.Spec.Virtualization)
-	out, err := output(path, h.Runtime, w.Spec.TTY)
+	out, errs, err := output(path, h.Runtime, w.Spec.TTY)
 	if err != nil {
 		return err
-	}
-	errs := out
-	if w.Spec.TTY {
-		errs = "" // a terminal has one output
 	}
 	create := func() error {
 		_, err := native(r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{

@@ -90,7 +90,12 @@ func TestVolumesInContainers(t *testing.T) {
 		}
 		if len(text) == 0 {
 			all, err := r.List(t.Context())
-			t.Errorf("%v wrote nothing within 30 s; the workloads are %+v, %v", args, all, err)
+			for _, st := range all {
+				t.Errorf("%v wrote nothing within 30 s; %s is %s with code %d, OOM %t", args, st.Key, st.Phase, st.ExitCode, st.OOM)
+			}
+			if err != nil {
+				t.Error(err)
+			}
 		}
 		if err := r.Stop(t.Context(), w.Key, time.Second); err != nil {
 			t.Fatal(err)
