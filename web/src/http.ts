@@ -136,6 +136,8 @@ function noteClock(r: Response) {
   }
 }
 
+const maxTries = 3;
+
 /** Sends a request. It throws Refused for an answer with a problem. */
 export async function send(method: string, path: string, init: { body?: unknown; text?: string; type?: string; headers?: Record<string, string>; signal?: AbortSignal } = {}): Promise<Response> {
   const headers: Record<string, string> = { ...init.headers };
@@ -147,17 +149,24 @@ export async function send(method: string, path: string, init: { body?: unknown;
   let body = init.text;
   if (init.body !== undefined) body = JSON.stringify(init.body);
   if (body !== undefined) headers['Content-Type'] = init.type || 'application/json';
-  const once = () => fetch(path, { method, headers, body, signal: init.signal, credentials: 'omit', redirect: 'error', cache: 'no-store' });
-  let r: Response;
-  try {
-    // Browsers end all connections when the machine's network changes.
-    r = await once().catch((e) => (init.signal?.aborted || (method !== 'GET' && method !== 'PUT') ? Promise.reject(e) : once()));
-  } catch (e) {
-    if (init.signal?.aborted) throw e;
-    throw new Error('The ' + tier + ' does not answer.');
+  // Browsers end all connections when the machine's network changes. A request is repeated if it then takes effect once.
+  const harmless = method !== 'POST' || path.includes(':plan');
+  const keyed = !harmless && tier === 'root' && !path.startsWith('/v1/auth/');
+  if (keyed) headers['Idempotency-Key'] = crypto.randomUUID();
+  let r: Response | undefined;
+  let tries = 0;
+  while (!r) {
+    try {
+      tries++;
+      r = await fetch(path, { method, headers, body, signal: init.signal, credentials: 'omit', redirect: 'error', cache: 'no-store' });
+    } catch (e) {
+      if (init.signal?.aborted) throw e;
+      if (!(harmless || keyed) || tries === maxTries) throw new Error('The ' + tier + ' does not answer.');
+      await new Promise((again) => setTimeout(again, 200));
+    }
   }
   noteClock(r);
-  if (r.ok) return r;
+  if (r.ok || (method === 'DELETE' && tries > 1 && r.status === 404)) return r; // deleted by the earlier try
   let problem: Problem = { code: '', status: r.status, title: r.statusText || 'status ' + r.status, type: '' };
   try {
     problem = { ...problem, ...(await r.json()) };
