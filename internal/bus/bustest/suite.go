@@ -260,14 +260,24 @@ func everyLeaf(t *testing.T, s System, _ Deviations) {
 			from, to = n, c
 		}
 		got := subscribe(t, to, l.Of("n1"), l.QoS)
-		publish(t, from, l, "n1", l.Name)
-		select {
-		case m := <-got:
-			if string(m.Payload) != l.Name {
-				t.Errorf("%s arrived as %q", l.Name, m.Payload)
+		for tries := 1; ; tries++ {
+			publish(t, from, l, "n1", l.Name)
+			wait := patience / 2
+			if l.QoS == 0 { // it may be lost
+				wait /= 10
 			}
-		case <-time.After(patience / 2):
-			t.Errorf("%s does not arrive: the broker's access list may lack it", l.Name)
+			select {
+			case m := <-got:
+				if string(m.Payload) != l.Name {
+					t.Errorf("%s arrived as %q", l.Name, m.Payload)
+				}
+			case <-time.After(wait):
+				if l.QoS == 0 && tries < 10 {
+					continue
+				}
+				t.Errorf("%s does not arrive: the broker's access list may lack it", l.Name)
+			}
+			break
 		}
 	}
 	closeAll(t, n, c)
