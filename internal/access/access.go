@@ -212,6 +212,9 @@ func Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, stream i
 		_ = c.Close(code, reason)
 		_ = c.CloseNow()
 	})
+	if err != nil && ctx.Err() != nil { // the other side may have been told, and have ended the stream, before this one
+		err = context.Cause(ctx)
+	}
 	out := Result{Down: tail.Len(), Err: err, Time: time.Since(began)}
 	if code, ok := tail.Exit(); ok {
 		out.Exit, out.Err = &code, nil
