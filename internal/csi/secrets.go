@@ -46,7 +46,7 @@ func ParseSecrets(list []string, sockets map[string]string) (map[string]string, 
 		case !api.ValidCSIDriver(name) || !strings.HasPrefix(path, "/"):
 			return nil, fmt.Errorf("%q is not NAME=/path/of/its.yaml, with a name such as csi.example.org: %w", text, api.ErrInvalid)
 		case sockets[name] == "":
-			return nil, fmt.Errorf("driver %s is not in csi: %w", name, api.ErrInvalid)
+			return nil, fmt.Errorf("driver %s has no socket: add %s=/path/of/its.sock to csi: %w", name, name, api.ErrInvalid)
 		case out[name] != "":
 			return nil, fmt.Errorf("driver %s is given twice: %w", name, api.ErrInvalid)
 		}

@@ -169,12 +169,8 @@ func (a *API) removeCluster(ctx context.Context, p rights.Principal, in *ChangeI
 	if err != nil {
 		return err
 	}
-	rev, err := ifMatch(in.IfMatch, true)
-	if err != nil {
+	if err := mustMatch(in.IfMatch, "cluster "+string(id), c.Revision); err != nil {
 		return err
-	}
-	if rev != 0 && rev != c.Revision {
-		return fmt.Errorf("cluster %s is at revision %d: %w", id, c.Revision, api.ErrPrecondition)
 	}
 	// Revoke the certificates first, so that the cluster cannot report before its removal.
 	if err := a.opt.Clusters.Revoke(ctx, id); err != nil {

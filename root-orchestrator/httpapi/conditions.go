@@ -50,3 +50,12 @@ func problemOf(err error) *problem.Problem {
 	}
 	return problem.Of(err, "the root's log")
 }
+
+// mustMatch checks the header If-Match, which is required, against the present revision of an object.
+func mustMatch(header, object string, have api.Revision) error {
+	want, err := ifMatch(header, true)
+	if err == nil && want != 0 && want != have {
+		err = fmt.Errorf("%s is at revision %d, not %d; get it again and repeat: %w", object, have, want, api.ErrPrecondition)
+	}
+	return err
+}

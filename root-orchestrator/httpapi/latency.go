@@ -60,7 +60,6 @@ func (a *API) latencies(ctx context.Context, p rights.Principal, in *struct {
 			out.Silent = append(out.Silent, c)
 			continue
 		}
-
 		for _, l := range answers[i].Links {
 			key := link{l.Instance, l.To}
 			if limit, asked := at[c][key]; asked && len(out.Links) < api.MaxLatencies {

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,16 +90,12 @@ func (a *API) deleteSnapshot(ctx context.Context, p rights.Principal, in *Change
 	if err != nil {
 		return err
 	}
-	rev, err := ifMatch(in.IfMatch, true)
-	if err != nil {
+	if err := mustMatch(in.IfMatch, "snapshot "+string(id), s.Revision); err != nil {
 		return err
-	}
-	if rev != 0 && rev != s.Revision {
-		return fmt.Errorf("snapshot %s is at revision %d: %w", id, s.Revision, api.ErrPrecondition)
 	}
 	var refused error
 	if err := a.owner.Read(ctx, func() { _, refused = a.core.DeletableSnapshot(id) }); err != nil || refused != nil {
-		return errors.Join(err, refused)
+		return cmp.Or(err, refused)
 	}
 	if err := a.ask(ctx, s.Cluster, http.MethodDelete, "/v1/snapshots/"+api.PathOf(id), nil, nil); err != nil && !errors.Is(err, api.ErrNotFound) {
 		return err

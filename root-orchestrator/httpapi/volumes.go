@@ -1,9 +1,9 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/treeline-edge/treeline/api"
@@ -92,18 +92,12 @@ func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *ChangeIn
 	if err != nil {
 		return err
 	}
-	rev, err := ifMatch(in.IfMatch, true)
-	if err != nil {
+	if err := mustMatch(in.IfMatch, "volume "+string(id), v.Revision); err != nil {
 		return err
 	}
-	if rev != 0 && rev != v.Revision {
-		return fmt.Errorf("volume %s is at revision %d: %w", id, v.Revision, api.ErrPrecondition)
-	}
-	if err := a.owner.Read(ctx, func() { _, err = a.core.DeletableVolume(id) }); err != nil {
-		return err
-	}
-	if err != nil {
-		return err
+	var refused error
+	if err := a.owner.Read(ctx, func() { _, refused = a.core.DeletableVolume(id) }); err != nil || refused != nil {
+		return cmp.Or(err, refused)
 	}
 	// A cluster that does not have the volume lost it with its node.
 	if err := a.ask(ctx, v.Cluster, http.MethodDelete, "/v1/volumes/"+api.PathOf(id), nil, nil); err != nil && !errors.Is(err, api.ErrNotFound) {
