@@ -98,7 +98,7 @@ type orchestrator struct {
 // process has taken over the store. Once the cluster has joined, an unreachable root is not an
 // error.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	dir, err := daemon.OpenData(cfg.Data, AddressFile)
+	dir, err := daemon.OpenData(cfg.Data)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	log = log.With("cluster", creds.Info.ID)
-	st, err := openStore(ctx, cfg, creds.Info.ID)
+	st, err := openStore(ctx, cfg, dir, creds.Info.ID)
 	if err != nil {
 		return err
 	}
@@ -168,11 +168,17 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	)
 }
 
-func openStore(ctx context.Context, cfg Config, id api.ClusterID) (store.Store, error) {
+// openStore opens the store, and removes the address of an earlier process once no other process
+// uses an embedded store.
+func openStore(ctx context.Context, cfg Config, dir *os.Root, id api.ClusterID) (store.Store, error) {
+	stale := func() error { return daemon.RemoveStale(dir, AddressFile) }
 	if uri := cfg.Store.Reveal(); uri != "" {
+		if err := stale(); err != nil {
+			return nil, err
+		}
 		return mongo.Open(ctx, uri, "cluster-"+string(id))
 	}
-	return embedded.Open(filepath.Join(cfg.Data, storeFile))
+	return embedded.OpenWith(filepath.Join(cfg.Data, storeFile), stale)
 }
 
 // storeFile is the embedded store in the data directory.

@@ -54,12 +54,12 @@ const sweepEvery = time.Hour
 // Run runs the root orchestrator until ctx ends. It returns store.ErrConflict if another process
 // has taken its role.
 func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
-	dir, err := daemon.OpenData(cfg.Data, AddressFile)
+	dir, err := daemon.OpenData(cfg.Data)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	st, err := openStore(ctx, cfg)
+	st, err := openStore(ctx, cfg, dir)
 	if err != nil {
 		return err
 	}
@@ -175,11 +175,17 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	)
 }
 
-func openStore(ctx context.Context, cfg Config) (store.Store, error) {
+// openStore opens the store, and removes the address of an earlier process once no other process
+// uses an embedded store.
+func openStore(ctx context.Context, cfg Config, dir *os.Root) (store.Store, error) {
+	stale := func() error { return daemon.RemoveStale(dir, AddressFile) }
 	if uri := cfg.Store.Reveal(); uri != "" {
+		if err := stale(); err != nil {
+			return nil, err
+		}
 		return mongo.Open(ctx, uri, cfg.Role)
 	}
-	return embedded.Open(filepath.Join(cfg.Data, storeFile))
+	return embedded.OpenWith(filepath.Join(cfg.Data, storeFile), stale)
 }
 
 // storeFile is the embedded store in the data directory.

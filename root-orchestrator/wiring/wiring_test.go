@@ -28,6 +28,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
@@ -610,6 +611,20 @@ func TestTheStoreBelongsToTheKeys(t *testing.T) {
 	}
 	check(t, os.WriteFile(db, kept, 0o600))
 	start(t, ours).admin()
+}
+
+func TestASecondRootOnOneDataDirectoryIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	d := start(t, dir)
+	err := wiring.Run(t.Context(), d.cfg, slog.New(slog.DiscardHandler))
+	if !errors.Is(err, embedded.ErrInUse) || !strings.Contains(err.Error(), filepath.Join(dir, "root.db")) {
+		t.Errorf("got %v, want ErrInUse with the name of the file", err)
+	}
+	// The refused process leaves the address of the running one.
+	if text, err := os.ReadFile(filepath.Join(dir, wiring.AddressFile)); err != nil || strings.TrimSpace(string(text)) != d.addr {
+		t.Errorf("the address file has %q, %v, want %s", text, err, d.addr)
+	}
+	d.admin()
 }
 
 func TestTheCAIsFetchedByItsPin(t *testing.T) {

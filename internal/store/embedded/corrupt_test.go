@@ -195,7 +195,7 @@ func TestForeignFilesAreRefused(t *testing.T) {
 func TestOneProcessAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := mustOpen(t, path)
-	_, err := open(path, time.Millisecond)
+	_, err := open(path, time.Millisecond, func() error { return nil })
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), path) {
 		t.Errorf("got %v, want one that says who has the file", err)
 	}

@@ -26,10 +26,16 @@ var ErrInUse = errors.New("in use by another process")
 // does not exist. It reads the whole file. It fails with store.ErrCorrupt, without changing the
 // file, if that is damaged or not a store, and with ErrInUse if another process has it open.
 func Open(path string) (*Store, error) {
-	return open(path, LockTimeout)
+	return open(path, LockTimeout, func() error { return nil })
 }
 
-func open(path string, timeout time.Duration) (*Store, error) {
+// OpenWith is Open, and calls locked when no other process has the file open, before it reads it.
+// If locked fails, OpenWith fails with its error.
+func OpenWith(path string, locked func() error) (*Store, error) {
+	return open(path, LockTimeout, locked)
+}
+
+func open(path string, timeout time.Duration, locked func() error) (*Store, error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := create(path); err != nil {
 			if isFull(err) {
@@ -41,7 +47,7 @@ func open(path string, timeout time.Duration) (*Store, error) {
 	options := *boltOptions
 	// bbolt changes nothing before OpenFile returns, and keeps the lock.
 	options.OpenFile = func(path string, _ int, _ os.FileMode) (*os.File, error) {
-		return openWhole(path, timeout)
+		return openWhole(path, timeout, locked)
 	}
 	db, err := bolt.Open(path, 0o600, &options)
 	if err != nil {
@@ -59,12 +65,16 @@ var boltOptions = &bolt.Options{
 	NoStatistics:   true,
 }
 
-func openWhole(path string, timeout time.Duration) (*os.File, error) {
+func openWhole(path string, timeout time.Duration, locked func() error) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := lock(f, timeout); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	if err := locked(); err != nil {
 		_ = f.Close()
 		return nil, err
 	}
@@ -92,7 +102,8 @@ func lock(f *os.File, timeout time.Duration) error {
 		case !errors.Is(err, syscall.EWOULDBLOCK):
 			return fmt.Errorf("lock it: %w", err)
 		case time.Now().After(deadline):
-			return fmt.Errorf("waited %v: %w; stop that process, or use another file", timeout, ErrInUse)
+			return fmt.Errorf("waited %v: %w%s; one process at a time can use it: stop that process, or give this one a data directory of its own",
+				timeout, ErrInUse, holder(f))
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
