@@ -91,6 +91,14 @@ type AppPlan struct {
 	Instances []InstancePlan `json:"instances,omitempty"` // that would be placed, replaced, stopped, or stay
 	RollOuts  []RollOutPlan  `json:"rollouts,omitempty"`  // of the services whose instances would be replaced
 	Schedules []NextRuns     `json:"schedules,omitempty"` // of the services that have one
+	Scaling   []ScalingNow   `json:"scaling,omitempty"`   // of the services that scale before the change
+}
+
+// ScalingNow is what scaling does with a service in one of its clusters before a change.
+type ScalingNow struct {
+	Service ServiceID      `json:"service"`
+	Cluster ClusterID      `json:"cluster"`
+	Now     *ScaleStanding `json:"now,omitempty"` // nil: the cluster did not say
 }
 
 // RollOutPlan is how the running instances of a service would be replaced.

@@ -96,6 +96,32 @@ func TestPlanExitsWithWhetherSomethingWouldChange(t *testing.T) {
 	}
 }
 
+func TestPlanPrintsThePresentScaling(t *testing.T) {
+	load, target := 91.0, 70.0
+	answer := api.Plan{Apps: []api.AppPlan{{
+		ID: "acme/shop.prod", Action: "update", Revision: 9, Changes: []api.FieldChange{{Path: "web.v1/scale/cpu", Old: "70", New: "50"}},
+		Scaling: []api.ScalingNow{
+			{Service: "acme/shop.prod.web.v1", Cluster: "munich", Now: &api.ScaleStanding{
+				Assigned: 5, Awake: 2, Running: 2, Metrics: []api.ScaleMetric{{Name: "cpu", Unit: "%", Target: target, Value: &load, Wants: 3}}, Why: "cpu is 91% on average, the target is 70%",
+			}},
+			{Service: "acme/shop.prod.web.v1", Cluster: "osaka", Now: &api.ScaleStanding{Assigned: 3}},
+			{Service: "acme/shop.prod.web.v1", Cluster: "paris"},
+		},
+	}}}
+	r := canned(t, func(w http.ResponseWriter, _ *http.Request) { say(t, w, answer) })
+	out, _, code := r.run("", "plan", "-f", r.file("shop.yaml", shop))
+	want := `  ~ web.v1/scale/cpu  70 → 50
+  scaling of shop.prod.web.v1 in munich now: 2 of the cluster's 5 instances run
+    cpu is 91%, the target is 70%, asks for 3
+    last change: cpu is 91% on average, the target is 70%
+  scaling of shop.prod.web.v1 in osaka now: 0 of the cluster's 3 instances run; the first packet, or a value that asks for one, wakes one
+  scaling of shop.prod.web.v1 in paris now: not known, the cluster does not say
+`
+	if code != 1 || !strings.Contains(out, want) {
+		t.Errorf("exit %d\n%s\nwant\n%s", code, out, want)
+	}
+}
+
 // A failure must not have the exit code of "something would change".
 func TestAPlanThatFailsExitsWithMoreThanOne(t *testing.T) {
 	status := 0

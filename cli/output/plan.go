@@ -60,6 +60,9 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 	for _, s := range a.Schedules {
 		fmt.Fprintf(b, "  %s runs at %s\n", p.Short(Clean(string(s.Service))), Clean(NextRuns(s.Cron, s.Times)))
 	}
+	for _, s := range a.Scaling {
+		scalingNow(b, p, s)
+	}
 	var moving, waiting []api.InstancePlan
 	stays := 0
 	for _, i := range a.Instances {
@@ -100,6 +103,18 @@ func appPlan(b *strings.Builder, p Printer, a api.AppPlan) {
 		fmt.Fprintf(b, "  roll-out of %s: %s\n", p.Short(Clean(string(r.Service))), Clean(r.Policy))
 	}
 	obstacles(b, p, waiting)
+}
+
+// scalingNow prints what scaling does with a service before the change.
+func scalingNow(b *strings.Builder, p Printer, s api.ScalingNow) {
+	lines := []string{"not known, the cluster does not say"}
+	if s.Now != nil {
+		lines = ScaleLines(*s.Now)
+	}
+	fmt.Fprintf(b, "  scaling of %s in %s now: %s\n", p.Short(Clean(string(s.Service))), Clean(string(s.Cluster)), Clean(lines[0]))
+	for _, line := range lines[1:] {
+		fmt.Fprintf(b, "    %s\n", Clean(line))
+	}
 }
 
 // NextRuns formats an expression of cron with its next times.

@@ -47,7 +47,44 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Pla
 			break
 		}
 	}
-	return t.whole(), nil
+	plan := t.whole()
+	if err := a.scalingNow(ctx, plan.Apps); err != nil {
+		return api.Plan{}, err
+	}
+	return plan, nil
+}
+
+// scalingNow adds what scaling does now with the applications' services, as their clusters say. A user who may
+// change an application may see that, as in why.
+func (a *API) scalingNow(ctx context.Context, apps []api.AppPlan) error {
+	type ask struct {
+		app int
+		via api.InstanceID // one of those in the cluster
+		now api.ScalingNow
+	}
+	var asks []ask
+	err := a.owner.Read(ctx, func() {
+		for i, planned := range apps {
+			app, _ := a.core.App(planned.ID)
+			for _, m := range app.Spec.Services {
+				if m.Scale == nil {
+					continue
+				}
+				id := planned.ID.Service(m.Name, m.Namespace)
+				via := a.core.PerCluster(id)
+				for _, c := range slices.Sorted(maps.Keys(via)) {
+					asks = append(asks, ask{i, via[c], api.ScalingNow{Service: id, Cluster: c}})
+				}
+			}
+		}
+	})
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	concurrently(min(maxAsked, len(asks)), func(i int) { asks[i].now.Now = a.scaleOf(ctx, asks[i].now.Cluster, asks[i].via) })
+	for _, x := range asks {
+		apps[x.app].Scaling = append(apps[x.app].Scaling, x.now)
+	}
+	return err
 }
 
 // combinedPlan is a plan that combines the root's decision with the answers of clusters.

@@ -213,3 +213,34 @@ func fill(v reflect.Value) {
 		v.SetInt(1)
 	}
 }
+
+func TestPlanShowsTheScalingThatAnApplyChanges(t *testing.T) {
+	r := newRig(t)
+	boss, dev := r.user("acme/boss", rights.Admin), r.user("acme/dora", rights.ApplicationProvider)
+	r.join("munich", "acme")
+	sla := func(high string) string {
+		return strings.Replace(slaOf("shop", 1), `"replicas":1`, `"scale":{"min":0,"max":`+high+`,"cpu":70}`, 1)
+	}
+	if status, p, text := r.plan(dev, sla("2")); status != 200 || len(p.Apps[0].Scaling) != 0 {
+		t.Fatalf("plan of a new service: %d %s", status, text)
+	}
+	if status, _, text := r.raw("PUT", "/v1/apps", dev, sla("2")); status != 200 {
+		t.Fatalf("apply: %d %s", status, text)
+	}
+	load := 12.5
+	now := api.ScaleStanding{Assigned: 2, Awake: 1, Running: 1, Metrics: []api.ScaleMetric{{Name: "cpu", Unit: "%", Target: 70, Value: &load, Wants: 1}}}
+	r.clusters.answers["GET /v1/instances/acme~shop.prod.web.v1~0/why"] = httpAnswer(200, api.Explanation{
+		Scale: &now, Candidates: []api.Rejection{{Candidate: "n7"}},
+	})
+	for _, who := range []string{boss, dev} {
+		status, p, text := r.plan(who, sla("3"))
+		want := []api.ScalingNow{{Service: "acme/shop.prod.web.v1", Cluster: "munich", Now: &now}}
+		if status != 200 || p.Apps[0].Action != "update" || !reflect.DeepEqual(p.Apps[0].Scaling, want) {
+			t.Errorf("plan: %d %s", status, text)
+		}
+	}
+	r.clusters.silent = "munich"
+	if _, p, text := r.plan(dev, sla("3")); len(p.Apps[0].Scaling) != 1 || p.Apps[0].Scaling[0].Now != nil {
+		t.Errorf("plan without its cluster: %s", text)
+	}
+}

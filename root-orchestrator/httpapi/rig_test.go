@@ -178,7 +178,7 @@ func (r *rig) join(id api.ClusterID, tenant api.Tenant) {
 		Cluster: id, Boot: 1, Seq: 1, Whole: true,
 		Aggregate: api.Aggregate{
 			Nodes: 1, Capacity: room, Free: room, Mean: room, Largest: room,
-			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Features: []string{api.FeatureStorage}, Free: room, Largest: room}},
+			Slots: []api.Slot{{Runtime: "container", Arch: "amd64", Network: true, Nodes: 1, Features: []string{api.FeatureScale, api.FeatureStorage}, Free: room, Largest: room}},
 		},
 	}}, nil))
 }

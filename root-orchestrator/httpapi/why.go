@@ -124,12 +124,21 @@ func (a *API) askClusters(ctx context.Context, p rights.Principal, w *api.Why, c
 func (a *API) askScale(ctx context.Context, w *api.Why, c api.ClusterID) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	var answer api.Explanation
-	if err := a.ask(ctx, c, http.MethodGet, "/v1/instances/"+api.PathOf(w.Instance.ID)+"/why", nil, &answer); err != nil || answer.Scale == nil {
-		return
+	if now := a.scaleOf(ctx, c, w.Instance.ID); now != nil {
+		w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == c }),
+			api.ClusterWhy{Cluster: c, At: a.opt.Now(), Answer: api.Explanation{Scale: now}})
 	}
-	w.Clusters = append(slices.DeleteFunc(w.Clusters, func(o api.ClusterWhy) bool { return o.Cluster == c }),
-		api.ClusterWhy{Cluster: c, At: a.opt.Now(), Answer: api.Explanation{Scale: answer.Scale}})
+}
+
+// scaleOf returns what scaling does in a cluster with the service of an instance there, or nil if the cluster does not
+// say. The caller has checked that the user may see the application.
+func (a *API) scaleOf(ctx context.Context, c api.ClusterID, id api.InstanceID) *api.ScaleStanding {
+	var answer api.Explanation
+	if err := a.ask(ctx, c, http.MethodGet, "/v1/instances/"+api.PathOf(id)+"/why", nil, &answer); err != nil {
+		a.opt.Log.Debug("cluster does not say how a service scales", "cluster", c, "instance", id, "err", err)
+		return nil
+	}
+	return answer.Scale
 }
 
 // concurrently calls fn with 0 to n-1, at most maxAskedAtOnce at the same time.

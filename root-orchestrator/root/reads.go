@@ -66,6 +66,17 @@ func (s *state) Instances(tenant api.Tenant) []api.Instance {
 	return list(s.apps.Instances(), tenant, s.Instance)
 }
 
+// PerCluster returns one instance of a service in each of its clusters.
+func (s *state) PerCluster(id api.ServiceID) map[api.ClusterID]api.InstanceID {
+	out := map[api.ClusterID]api.InstanceID{}
+	for in := range s.apps.EachOf(id) {
+		if had, has := out[in.Cluster]; in.Cluster != "" && (!has || in.ID < had) {
+			out[in.Cluster] = in.ID
+		}
+	}
+	return out
+}
+
 func (s *state) view(in *applications.Instance) api.Instance {
 	v := in.View()
 	v.Stale = s.clusters.Known(in.Cluster) && !s.clusters.Live(in.Cluster)

@@ -59,6 +59,7 @@ export interface AppPlan {
   instances?: InstancePlan[];
   revision?: number;
   rollouts?: RollOutPlan[];
+  scaling?: ScalingNow[];
   schedules?: NextRuns[];
 }
 
@@ -915,6 +916,12 @@ export interface ScaleStanding {
   running: number;
   waits?: string;
   why?: string;
+}
+
+export interface ScalingNow {
+  cluster: string;
+  now?: ScaleStanding;
+  service: string;
 }
 
 export interface Schedule {
