@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/testbed/bench/netbench"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -21,11 +22,12 @@ func TestMain(m *testing.M) {
 // complete.
 func TestCheapBenchmarksWriteRecords(t *testing.T) {
 	for name, want := range map[string][]string{
-		"store": {"store.save", "store.save-64-writers"},
-		"bus":   {"bus.qos0", "bus.qos1"},
-		"place": {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000", "place.burst-10000-over-10000"},
-		"sim":   {"sim.seeds", "sim.steps"},
-		"flood": {"flood.quiet", "flood.10000-silent"},
+		"store":     {"store.save", "store.save-64-writers"},
+		"bus":       {"bus.qos0", "bus.qos1"},
+		"place":     {"place.best-of-100", "place.rank-100", "place.best-of-1000", "place.rank-1000", "place.best-of-10000", "place.rank-10000", "place.burst-10000-over-10000"},
+		"sim":       {"sim.seeds", "sim.steps"},
+		"flood":     {"flood.quiet", "flood.10000-silent"},
+		"dashboard": {"dashboard.floor", "dashboard.sign-in", "dashboard.overview"},
 		"fig10": {
 			"fig10.rom-50", "fig10.rom-100", "fig10.rom-200", "fig10.rom-300", "fig10.rom-400", "fig10.rom-500", "fig10.rom-10000",
 			"fig10.ldp-50", "fig10.ldp-100", "fig10.ldp-200", "fig10.ldp-300", "fig10.ldp-400", "fig10.ldp-500", "fig10.ldp-10000",
@@ -37,6 +39,10 @@ func TestCheapBenchmarksWriteRecords(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "dashboard" {
+				programtest.NeedRoot(t)
+				programtest.Need(t, "chromium")
+			}
 			var out bytes.Buffer
 			if err := Main(t.Context(), []string{name, "--json", "-n", "2"}, &out, t.Output()); err != nil {
 				t.Fatal(err)

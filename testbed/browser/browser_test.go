@@ -62,15 +62,9 @@ type tab struct {
 func open(t *testing.T, origin string) *tab {
 	t.Helper()
 	programtest.Need(t, "chromium")
-	// Chromium writes its profile and its cache below HOME, too.
-	home := folder(t)
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.UserDataDir(filepath.Join(home, "profile")),
-		chromedp.Env("HOME="+home, "DBUS_SESSION_BUS_ADDRESS=disabled:"),
-		chromedp.Flag("ignore-certificate-errors", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-breakpad", true),
+	options := append(Options(folder(t)),
 		// Chromium ends all HTTP/2 connections when the machine's network changes, which other tests do.
-		chromedp.Flag("disable-http2", true),
-		chromedp.WindowSize(1280, 900), chromedp.WSURLReadTimeout(patience),
+		chromedp.Flag("disable-http2", true), chromedp.WSURLReadTimeout(patience),
 	)
 	allocated, stop := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, end := chromedp.NewContext(allocated, chromedp.WithErrorf(func(string, ...any) {})) // events that chromedp does not know
