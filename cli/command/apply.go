@@ -125,15 +125,21 @@ func (c *cli) apply(ctx context.Context, a *client.Client, file string, doc []by
 	if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
 		return nil, 0, err
 	}
-	var page api.Page[api.App]
-	if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: url.Values{"limit": {"1"}}}, &page); err != nil {
+	if since, err = revision(ctx, a); err != nil {
 		return nil, 0, err
 	}
 	options.ContentType = contentType(file, doc)
 	if apps, err = a.Apply(ctx, doc, options); err != nil {
 		return nil, 0, fmt.Errorf("apply %s: %w%s", file, err, tabs(file, doc, err))
 	}
-	return apps, page.Revision, nil
+	return apps, since, nil
+}
+
+// revision returns the root's present revision.
+func revision(ctx context.Context, a *client.Client) (api.Revision, error) {
+	var page api.Page[api.App]
+	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: string(client.Apps), Query: url.Values{"limit": {"1"}}}, &page)
+	return page.Revision, err
 }
 
 func showApplied(ctx context.Context, a *client.Client, p output.Printer, apps []api.App, detach bool) error {
@@ -234,17 +240,15 @@ func (c *cli) monitor(ctx context.Context, a *client.Client, apps []api.App, sin
 
 func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
 	progress := follow.New(nil)
-	since, name := steps.after, c.progress().Short(string(app.ID))
-	err := track(ctx, a, string(app.ID), progress, func() (bool, error) {
+	since, id, name := steps.after, string(app.ID), c.progress().Short(string(app.ID))
+	err := track(ctx, a, id, progress, func() (bool, error) {
 		if progress.Done() || progress.RollOutFailed() {
 			return true, nil
 		}
 		return false, c.unreachable(progress, name, "running")
-	}, func(ctx context.Context, hand post) error {
-		return c.watchEvents(ctx, a, app.ID, since, func(e api.Event) bool { return hand(func() { steps.print(e) }) })
-	})
+	}, func(ctx context.Context, hand post) error { return c.follow(ctx, a, id, steps, hand) })
 	if err == nil {
-		if err := c.lastSteps(ctx, a, app, steps); err != nil {
+		if err := c.lastSteps(ctx, a, id, steps); err != nil {
 			return err
 		}
 		return c.rollOutErrors(ctx, a, progress.Services(), since)
@@ -252,11 +256,13 @@ func (c *cli) monitorApp(ctx context.Context, a *client.Client, app api.App, ste
 	return c.unfinished(ctx, a, app, progress, err)
 }
 
-func (c *cli) watchEvents(ctx context.Context, a *client.Client, app api.AppID, since api.Revision, handle func(api.Event) bool) error {
-	s := eventKind.under(a, string(app))
+// follow prints the events of an object after those that steps has printed, until ctx ends.
+func (c *cli) follow(ctx context.Context, a *client.Client, under string, steps *steps, hand post) error {
+	handle := func(e api.Event) bool { return hand(func() { steps.print(e) }) }
+	s, since := eventKind.under(a, under), steps.after
 	for {
 		// List first: after a restart, the root has the earlier events but not the earlier changes.
-		all, rev, err := a.Events(ctx, client.ListOptions{Under: string(app), Since: since})
+		all, rev, err := a.Events(ctx, client.ListOptions{Under: under, Since: since})
 		if err != nil {
 			return err
 		}
@@ -279,11 +285,11 @@ func (c *cli) watchEvents(ctx context.Context, a *client.Client, app api.AppID, 
 	}
 }
 
-// lastSteps prints the events that the stream had not delivered when all instances ran.
-func (c *cli) lastSteps(ctx context.Context, a *client.Client, app api.App, steps *steps) error {
+// lastSteps prints the events that the stream had not delivered when the state was reached.
+func (c *cli) lastSteps(ctx context.Context, a *client.Client, under string, steps *steps) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
-	rest, _, err := a.Events(ctx, client.ListOptions{Under: string(app.ID), Since: steps.after})
+	rest, _, err := a.Events(ctx, client.ListOptions{Under: under, Since: steps.after})
 	if err != nil {
 		return err
 	}

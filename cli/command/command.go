@@ -37,6 +37,7 @@ type IO struct {
 	InTTY, OutTTY, ErrTTY bool
 	Console               Console                             // nil: stdin is not a terminal
 	Secret                func(prompt string) (string, error) // reads a line from the terminal without echo
+	Browse                func(url string) error              // opens a page in the browser; nil: there is none
 }
 
 // Terminal returns the standard streams, environment and clock of this process.
@@ -49,8 +50,8 @@ func Terminal() IO {
 		console = stdConsole{}
 	}
 	return IO{
-		Console: console,
-		In:      os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now, Program: program,
+		Console: console, Browse: browse,
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now, Program: program,
 		InTTY: tty(os.Stdin), OutTTY: tty(os.Stdout), ErrTTY: tty(os.Stderr),
 		Secret: func(prompt string) (string, error) {
 			fmt.Fprint(os.Stderr, prompt)
@@ -135,11 +136,11 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 	c.completeFlag(root, "tenant", "tenants")
 	_ = root.RegisterFlagCompletionFunc("context", c.contextNames)
 	root.AddCommand(
-		c.applyCmd(), c.planCmd(), c.diffCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.topCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
+		c.applyCmd(), c.planCmd(), c.diffCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.psCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.topCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
 		c.scaleCmd(), c.rolloutCmd(), c.snapshotCmd(), c.restoreCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(), c.webhookCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.passwdCmd(), c.manCmd(), c.doctorCmd(), c.debugCmd(), c.bundleCmd(),
-		c.devCmd(), c.versionCmd(),
+		c.uiCmd(), c.devCmd(), c.versionCmd(),
 	)
 	c.wrap(root)
 	return root
@@ -309,21 +310,31 @@ func (c *cli) formatFlags(cmd *cobra.Command, formats []output.Format) {
 	all := make([]string, len(formats))
 	for i, f := range formats {
 		all[i] = string(f)
+		if f == output.JSONPath || f == output.GoTemplate {
+			all[i] += "=TEMPLATE"
+		}
 	}
 	list := strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 	cmd.Flags().StringVarP(&c.format, "output", "o", string(output.Text), list)
 	cmd.Flags().BoolVar(&c.noHeaders, "no-headers", false, "omit the header line")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp))
+	for i := range all {
+		all[i] = strings.TrimSuffix(all[i], "TEMPLATE")
+	}
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(all, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
 // printer returns a printer to stdout for the chosen format.
 func (c *cli) printer() (output.Printer, error) {
 	p := c.printerTo(c.Out, c.OutTTY)
+	p.Say = c.say
 	if c.format != "" {
-		p.Format = output.Format(c.format)
+		var err error
+		if p.Format, p.Template, err = output.Parse(c.format); err != nil {
+			return p, usage("-o %s: %v", c.format, err)
+		}
 	}
 	if p.NoHeaders = c.noHeaders; !slices.Contains(output.Formats, p.Format) {
-		return p, usage("-o %s: want table, wide, json, yaml or name", c.format)
+		return p, usage("-o %s: want table, wide, json, yaml, name, jsonpath=TEMPLATE or go-template=TEMPLATE", c.format)
 	}
 	return p, nil
 }
@@ -333,7 +344,7 @@ func (c *cli) progress() output.Printer { return c.printerTo(c.Err, c.ErrTTY) }
 
 func (c *cli) printerTo(w io.Writer, tty bool) output.Printer {
 	return output.Printer{
-		Out: w, Format: output.Text, Tenant: c.tenant(), Now: c.Now,
+		Out: w, Format: output.Text, Tenant: c.tenant(), Now: c.Now, Terminal: tty,
 		Colour: tty && c.Env("NO_COLOR") == "" && c.Env("TERM") != "dumb",
 	}
 }

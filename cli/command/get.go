@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -14,55 +15,17 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 	"github.com/treeline-edge/treeline/cli/ref"
+	"github.com/treeline-edge/treeline/internal/lifecycle"
 )
 
 func (c *cli) getCmd() *cobra.Command {
 	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs, secrets or custom resources"}
-	for _, k := range []struct {
-		use     string
-		aliases []string
-		short   string
-		show    func(ctx context.Context, c *cli, p output.Printer, a *client.Client, args []string, q query) error
-	}{
-		{"apps [NAME…]", []string{"app", "applications", "application"}, "Show applications", appKind.show},
-		{"services [APP|SERVICE…]", []string{"service", "svc"}, "Show services", serviceKind.show},
-		{"instances [APP|SERVICE|INSTANCE…]", []string{"instance", "inst"}, "Show instances", instanceKind.show},
-		{"clusters [NAME…]", []string{"cluster"}, "Show clusters", clusterKind.show},
-	} {
-		var q query
-		kind, _, _ := strings.Cut(k.use, " ")
-		cmd := &cobra.Command{
-			Use: k.use, Aliases: k.aliases, Short: k.short, ValidArgsFunction: c.complete(kind),
-			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-				return k.show(ctx, c, p, a, args, q)
-			}),
-		}
-		cmd.Flags().BoolVarP(&q.watch, "watch", "w", false, "keep printing objects that change")
-		switch kind {
-		case "apps":
-			c.formatFlags(cmd, append(slices.Clone(output.Formats), slaFormat))
-			show := cmd.RunE
-			cmd.RunE = func(cmd *cobra.Command, args []string) error {
-				if q.sla = output.Format(c.format) == slaFormat; q.sla {
-					if c.format = string(output.Text); q.watch {
-						return usage("-o sla prints documents as they are now: omit --watch")
-					}
-				}
-				return show(cmd, args)
-			}
-		case "instances":
-			c.outputFlags(cmd)
-			cmd.Flags().StringVar(&q.cluster, "cluster", "", "list only the instances in this cluster")
-			c.completeCluster(cmd)
-			cmd.Flags().StringVar(&q.node, "node", "", "list only the instances on this node, of users who may see nodes")
-			c.completeFlag(cmd, "node", "nodes")
-			cmd.Flags().StringVar(&q.state, "state", "", "list only the instances in this state, such as running or failed")
-		default:
-			c.outputFlags(cmd)
-		}
-		c.sortFlag(cmd)
-		group.AddCommand(cmd)
-	}
+	group.AddCommand(
+		listCmd(c, "apps [NAME…]", "Show applications", appKind, "app", "applications", "application"),
+		listCmd(c, "services [APP|SERVICE…]", "Show services", serviceKind, "service", "svc"),
+		listCmd(c, "instances [APP|SERVICE|INSTANCE…]", "Show instances", instanceKind, "instance", "inst"),
+		listCmd(c, "clusters [NAME…]", "Show clusters", clusterKind, "cluster"),
+	)
 	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getSnapshotsCmd(), c.getRunsCmd())
 	group.AddCommand(c.getValuesCmds()...)
 	group.AddCommand(c.getKindsCmd(), c.getCustomCmd())
@@ -77,6 +40,57 @@ func (c *cli) getCmd() *cobra.Command {
 	c.outputFlags(group)
 	c.sortFlag(group)
 	return group
+}
+
+// psCmd is get instances under the name that users of Docker know.
+func (c *cli) psCmd() *cobra.Command {
+	return listCmd(c, "ps [APP|SERVICE|INSTANCE…]", "Show instances, as get instances does", instanceKind)
+}
+
+func listCmd[T any](c *cli, use, short string, kind resource[T], aliases ...string) *cobra.Command {
+	var q query
+	cmd := &cobra.Command{
+		Use: use, Aliases: aliases, Short: short, ValidArgsFunction: c.complete(path.Base(string(kind.kind))),
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			return kind.show(ctx, c, p, a, args, q)
+		}),
+	}
+	cmd.Flags().BoolVarP(&q.watch, "watch", "w", false, "keep printing objects that change")
+	switch kind.kind {
+	case client.Apps:
+		c.formatFlags(cmd, append(slices.Clone(output.Formats), slaFormat))
+		show := cmd.RunE
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if q.sla = output.Format(c.format) == slaFormat; q.sla {
+				if c.format = string(output.Text); q.watch {
+					return usage("-o sla prints documents as they are now: omit --watch")
+				}
+			}
+			return show(cmd, args)
+		}
+	case client.Instances:
+		c.outputFlags(cmd)
+		cmd.Flags().StringVar(&q.cluster, "cluster", "", "list only the instances in this cluster")
+		c.completeCluster(cmd)
+		cmd.Flags().StringVar(&q.node, "node", "", "list only the instances on this node, of users who may see nodes")
+		c.completeFlag(cmd, "node", "nodes")
+		cmd.Flags().StringVar(&q.state, "state", "", "list only the instances in this state, such as running or failed")
+		var states []string
+		for _, s := range lifecycle.States {
+			states = append(states, string(s))
+		}
+		_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
+		cmd.PreRunE = func(*cobra.Command, []string) error {
+			if q.state != "" && !slices.Contains(states, q.state) {
+				return fmt.Errorf("--state %s: want one of %s", q.state, strings.Join(states, ", "))
+			}
+			return nil
+		}
+	default:
+		c.outputFlags(cmd)
+	}
+	c.sortFlag(cmd)
+	return cmd
 }
 
 // slaFormat prints applications as an SLA document.

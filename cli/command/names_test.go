@@ -23,6 +23,7 @@ var named = []struct {
 	{"get apps", []string{"get apps NAME", "describe app NAME", "events NAME", "get services NAME", "get instances NAME", "wait NAME --for=deleted --timeout 1ms"}},
 	{"get services", []string{"get services NAME", "describe service NAME", "events NAME", "scale NAME 1", "get instances NAME"}},
 	{"get instances", []string{"get instances NAME", "describe instance NAME", "why NAME", "events NAME"}},
+	{"ps", []string{"ps NAME", "why NAME"}},
 	{"get clusters", []string{"get clusters NAME", "describe cluster NAME", "cap cluster NAME --nodes 9", "open cluster NAME"}},
 	{"describe app shop", []string{"describe app NAME"}},
 	{"describe service shop/web", []string{"describe service NAME"}},
@@ -137,6 +138,10 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 		}
 		if code != 0 || out == "" {
 			t.Errorf("treeline %s -o name: exit %d, prints %q and says %q", tt.prints, code, out, said)
+		}
+		if strings.HasPrefix(tt.prints, "create ") { // not twice
+		} else if out, said, code := at.run("", append(strings.Fields(tt.prints), "-o", "jsonpath={..id}{'.'}")...); !strings.HasSuffix(strings.TrimSpace(out), ".") {
+			t.Errorf("treeline %s -o jsonpath: exit %d, prints %q and says %q", tt.prints, code, out, said)
 		}
 		for _, printed := range strings.Fields(out) {
 			for _, line := range tt.takes {

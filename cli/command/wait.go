@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,15 +16,20 @@ import (
 	"github.com/treeline-edge/treeline/cli/output"
 )
 
-var waitStates = []string{"running", "completed", "deleted"}
+var waitStates = []string{"running", "healthy", "completed", "deleted"}
 
 func (c *cli) waitCmd() *cobra.Command {
 	var what string
 	var timeout time.Duration
 	cmd := &cobra.Command{
-		Use: "wait APP|SERVICE|INSTANCE… --for=running|completed|deleted", Short: "Wait for resources to reach a state", Args: cobra.MinimumNArgs(1),
+		Use: "wait APP|SERVICE|INSTANCE… --for=running|healthy|completed|deleted", Short: "Wait for resources to reach a state", Args: cobra.MinimumNArgs(1),
 		Long: `Wait until one instance, or all wanted instances of an application or service, are
-running, completed or deleted. A one_shot that has completed counts as running.
+running, completed or deleted; healthy is another word for running, because an
+instance counts as running when its health checks have passed. A one_shot that has
+completed counts as running, too.
+
+Meanwhile, each event is printed to stderr in a line, with the time since the first
+event and the tier that reported it: (root), (cluster munich) or (node n07).
 
 The command exits with 1 as soon as the state cannot be reached, because an instance
 failed for good or the service never completes, and with 6 if the resource is
@@ -32,7 +38,10 @@ otherwise with 4.`,
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		PreRunE: func(*cobra.Command, []string) error {
 			if !slices.Contains(waitStates, what) {
-				return fmt.Errorf("--for=%s: want running, completed or deleted", what)
+				return fmt.Errorf("--for=%s: want running, healthy, completed or deleted", what)
+			}
+			if what == "healthy" {
+				what = "running"
 			}
 			return nil
 		},
@@ -52,7 +61,7 @@ otherwise with 4.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&what, "for", "running", "state to wait for: running (and ready), completed or deleted")
+	f.StringVar(&what, "for", "running", "state to wait for: running (and ready), healthy (the same), completed or deleted")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up after this time")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(waitStates, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -62,17 +71,25 @@ func (c *cli) wait(ctx context.Context, a *client.Client, id, what string) error
 	if what == "deleted" {
 		return c.waitDeleted(ctx, a, id)
 	}
+	since, err := revision(ctx, a)
+	if err != nil {
+		return err
+	}
+	steps := &steps{out: c.progress(), after: since}
 	name := c.progress().Short(id)
 	p := follow.New(nil)
 	if i, err := api.ParseInstanceID(id); err == nil {
 		p = follow.NewInstance(i)
 	}
-	err := track(ctx, a, id, p, func() (bool, error) {
+	err = track(ctx, a, id, p, func() (bool, error) {
 		if what == "completed" && p.Completed() || what == "running" && p.Done() {
 			return true, nil
 		}
 		return false, c.unreachable(p, name, what)
-	})
+	}, func(ctx context.Context, hand post) error { return c.follow(ctx, a, id, steps, hand) })
+	if err == nil {
+		return c.lastSteps(ctx, a, id, steps)
+	}
 	if !errors.Is(err, api.ErrTimeout) {
 		return err
 	}
@@ -115,7 +132,29 @@ func (c *cli) unreachable(p *follow.Progress, name, what string) error {
 		name, what, output.Plural(len(failed), "instance"), c.progress().Short(string(failed[0].ID)))
 }
 
+// waitDeleted waits until an object and its instances are gone, and prints their events.
 func (c *cli) waitDeleted(ctx context.Context, a *client.Client, id string) error {
+	since, err := revision(ctx, a)
+	if err != nil {
+		return err
+	}
+	steps := &steps{out: c.progress(), after: since}
+	alone, end := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() {
+		// An error is not the result of the command: the objects themselves are watched below.
+		_ = c.follow(alone, a, id, steps, func(change func()) bool { change(); return true })
+	})
+	err = c.untilDeleted(ctx, a, id)
+	end()
+	follower.Wait()
+	if err == nil {
+		return c.lastSteps(ctx, a, id, steps)
+	}
+	return err
+}
+
+func (c *cli) untilDeleted(ctx context.Context, a *client.Client, id string) error {
 	if _, err := api.ParseInstanceID(id); err != nil {
 		// An application is deleted after its instances. A service may be deleted before them.
 		if err := appKind.under(a, id).untilGone(ctx); err != nil {

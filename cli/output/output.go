@@ -1,5 +1,5 @@
-// Package output prints objects of the API as tables, JSON, YAML or names, and explanations of
-// placements. Tables contain no control characters from remote text.
+// Package output prints objects of the API as tables, JSON, YAML, names or by a template, and
+// explanations of placements. Tables contain no control characters from remote text.
 //
 //	p := output.Printer{Out: os.Stdout, Format: output.Wide, Now: time.Now}
 //	err := output.List(p, output.Instances, page)
@@ -30,7 +30,9 @@ const (
 	Name Format = "name"
 )
 
-var Formats = []Format{Text, Wide, JSON, YAML, Name}
+// Formats are the formats of commands that print names; JSONPath and GoTemplate are written with their
+// template.
+var Formats = []Format{Text, Wide, JSON, YAML, Name, JSONPath, GoTemplate}
 
 // Printer writes objects to Out in a format. It is not safe for concurrent use.
 type Printer struct {
@@ -38,11 +40,14 @@ type Printer struct {
 	Format    Format
 	NoHeaders bool
 	Colour    bool
-	Tenant    api.Tenant // omitted from names in tables
+	Terminal  bool                             // Out is a terminal
+	Template  *Template                        // of the formats JSONPath and GoTemplate
+	Say       func(format string, args ...any) // writes a message that is no data; nil: omitted
+	Tenant    api.Tenant                       // omitted from names in tables
 	Now       func() time.Time
 }
 
-// ForPeople reports whether the format is a table, not JSON, YAML or names.
+// ForPeople reports whether the format is a table, not JSON, YAML, names or a template.
 func (p Printer) ForPeople() bool { return p.Format == Text || p.Format == Wide }
 
 // Short returns an id without the prefix of Tenant.
@@ -86,8 +91,11 @@ func Duration(d time.Duration) string {
 	return two(s/86400, "d", s%86400/3600, "h")
 }
 
-// Object writes v as JSON or YAML.
+// Object writes v as JSON, YAML or by the template.
 func (p Printer) Object(v any) error {
+	if p.Template != nil {
+		return p.templated(v, false)
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -106,8 +114,12 @@ func (p Printer) Object(v any) error {
 	return err
 }
 
-// Line writes v as an item of a stream: a line of JSON, or a YAML document.
+// Line writes v as an item of a stream: a line of JSON, a YAML document, or what the template makes of
+// it and a line end.
 func (p Printer) Line(v any) error {
+	if p.Template != nil {
+		return p.templated(v, true)
+	}
 	if p.Format == YAML {
 		if _, err := io.WriteString(p.Out, "---\n"); err != nil {
 			return err
@@ -230,11 +242,11 @@ func List[T any](p Printer, t Table[T], page api.Page[T]) error {
 	if page.Items == nil {
 		page.Items = []T{}
 	}
-	switch p.Format {
-	case JSON, YAML:
-		return p.Object(page)
-	case Name:
+	switch {
+	case p.Format == Name:
 		return names(p, t, page.Items)
+	case !p.ForPeople():
+		return p.Object(page)
 	}
 	if len(page.Items) == 0 {
 		return nil
@@ -242,9 +254,9 @@ func List[T any](p Printer, t Table[T], page api.Page[T]) error {
 	return NewRows(p, t).Add(page.Items...)
 }
 
-// One writes a single object. In JSON and YAML it is the object itself, not a list.
+// One writes a single object. Except in tables it is the object itself, not a list.
 func One[T any](p Printer, t Table[T], o T) error {
-	if p.Format == JSON || p.Format == YAML {
+	if !p.ForPeople() && p.Format != Name {
 		return p.Object(o)
 	}
 	return List(p, t, api.Page[T]{Items: []T{o}})

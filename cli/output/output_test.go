@@ -179,7 +179,15 @@ func TestFormats(t *testing.T) {
 	}}
 	for _, f := range output.Formats {
 		var b bytes.Buffer
-		if err := output.List(printer(&b, f), output.Instances, page); err != nil {
+		p := printer(&b, f)
+		switch f {
+		case output.JSONPath:
+			_, p.Template, _ = output.Parse(`jsonpath={range .items[?(@.exit_code>136)]}{.id}{"\t"}{.exit_code}{"\t"}{.detail}{"\n"}{end}{.revision}`)
+			p.Terminal = true
+		case output.GoTemplate:
+			_, p.Template, _ = output.Parse(`go-template={{range .items}}{{if eq .state "failed"}}{{.id}} {{.detail}}{{end}}{{end}}`)
+		}
+		if err := output.List(p, output.Instances, page); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "instances."+string(f), b.Bytes())

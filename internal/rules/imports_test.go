@@ -160,6 +160,7 @@ var modules = []struct {
 	{"github.com/goccy/go-yaml", []string{"internal/daemon"}, "YAML with struct tags; configuration"},
 	{"github.com/robfig/cron/v3", []string{"internal/cron"}, "cron expressions; what happens when clocks change is decided beside it"},
 	{"github.com/rogpeppe/go-internal", []string{"cli"}, "the difference of two texts"},
+	{"k8s.io/client-go", []string{"cli/output"}, "the JSONPath of kubectl; only its package util/jsonpath"},
 	{"go.yaml.in/yaml/v3", []string{"internal/yaml"}, "YAML in linear time; SLAs"},
 	{"github.com/spf13/pflag", []string{"internal/daemon", "cli"}, "flags as people write them"},
 	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},
