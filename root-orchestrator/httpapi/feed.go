@@ -82,19 +82,18 @@ func (f *Feed) Add(changes ...api.Change) {
 		f.bytes += weight(c)
 	}
 	// Cutting at twice the size copies each change at most once.
-	cut := 0
-	if len(f.ring) > 2*f.size {
-		cut = len(f.ring) - f.size
+	number, bytes := len(f.ring), f.bytes
+	if number > 2*f.size {
+		number = f.size
 	}
-	if f.bytes > maxFeedBytes {
-		for left := f.bytes; left > maxFeedBytes/2; cut++ {
-			left -= weight(f.ring[cut].change)
-		}
+	if bytes > maxFeedBytes {
+		bytes = maxFeedBytes / 2
+	}
+	cut := 0
+	for ; len(f.ring)-cut > number || f.bytes > bytes; cut++ {
+		f.bytes -= weight(f.ring[cut].change)
 	}
 	if cut > 0 {
-		for _, e := range f.ring[:cut] {
-			f.bytes -= weight(e.change)
-		}
 		f.floor = f.ring[cut-1].at
 		f.first += uint64(cut)
 		f.ring = append([]entry(nil), f.ring[cut:]...)

@@ -79,3 +79,46 @@ func TestASlowWatcherGetsGone(t *testing.T) {
 		t.Errorf("from what is cut: %v", err)
 	}
 }
+
+// The changes of large custom resources are kept up to a size, also if they come when the oldest half is cut because of its number.
+func TestLargeChangesLeaveTheFeed(t *testing.T) {
+	large := api.CustomResource{Spec: make([]byte, api.MaxCustomBytes)}
+	for name, c := range map[string]struct{ size, light, heavy, again int }{
+		"large ones only":                 {10_000, 0, 3000, 0},
+		"large ones before small ones":    {2000, 0, 1023, 2977},
+		"large ones among many":           {100, 90, 3000, 90},
+		"the size is reached at the edge": {512, 0, 1024, 0},
+	} {
+		f := NewFeed(c.size, 0)
+		rev := api.Revision(0)
+		add := func(n int, object any) {
+			for range n {
+				rev++
+				f.Add(api.Change{Kind: "resource", Revision: rev, Object: object})
+			}
+		}
+		add(c.light, nil)
+		add(c.heavy, large)
+		add(c.again, nil)
+		add(2, large) // exceeds the size at the same time as the number
+		bytes := 0
+		for _, e := range f.ring {
+			bytes += weight(e.change)
+		}
+		if bytes != f.bytes || bytes > maxFeedBytes || len(f.ring) > 2*c.size {
+			t.Errorf("%s: %d changes with %d bytes, counted %d, want at most %d and %d", name, len(f.ring), bytes, f.bytes, 2*c.size, maxFeedBytes)
+		}
+		if last := f.ring[len(f.ring)-1].at.Revision; last != rev {
+			t.Errorf("%s: the newest change is of revision %d, want %d", name, last, rev)
+		}
+		if _, err := f.open(Position{Revision: rev - 1}); err != nil {
+			t.Errorf("%s: resume before the newest change: %v", name, err)
+		}
+		if _, err := f.open(f.floor); err != nil {
+			t.Errorf("%s: resume at the oldest change: %v", name, err)
+		}
+		if _, err := f.open(Position{}); !errors.Is(err, api.ErrGone) {
+			t.Errorf("%s: from the start: %v, want ErrGone", name, err)
+		}
+	}
+}
