@@ -7,6 +7,7 @@ package jsonschema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ const (
 	// times the length of the text.
 	maxPattern = 1000
 	maxFaults  = 8 // in an error
+	maxPointer = 1000
 )
 
 // Draft is the version of JSON Schema.
@@ -103,7 +105,7 @@ func Compile(text []byte) (*Schema, error) {
 	}
 	s, err := c.Compile(at)
 	if err != nil {
-		return nil, fmt.Errorf("schema: %s: %w", faults(err), api.ErrInvalid)
+		return nil, fmt.Errorf("schema: %w", faults(err))
 	}
 	return &Schema{w.nodes, s}, nil
 }
@@ -164,10 +166,10 @@ func (w *walk) schema(at string, v any) error {
 	}
 	s, ok := v.(map[string]any)
 	if !ok {
-		return fmt.Errorf("%s: want an object or a boolean: %w", where(at), api.ErrInvalid)
+		return fault(at, api.ErrInvalid, "want an object or a boolean")
 	}
 	if w.depth++; w.depth > maxDepth {
-		return fmt.Errorf("%s: deeper than %d subschemas: %w", where(at), maxDepth, api.ErrInvalid)
+		return fault(at, api.ErrInvalid, "deeper than %d subschemas", maxDepth)
 	}
 	defer func() { w.depth-- }()
 	if err := w.count(at, cost{nodes: 1}); err != nil {
@@ -183,9 +185,9 @@ func (w *walk) schema(at string, v any) error {
 
 func (w *walk) keyword(at, k string, v any) error {
 	of, known := keywords[k]
-	in := at + "/" + k
+	in := at + "/" + escape.Replace(k)
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %s: %w", where(in), fmt.Sprintf(format, args...), api.ErrInvalid)
+		return fault(in, api.ErrInvalid, format, args...)
 	}
 	switch {
 	case !known:
@@ -233,7 +235,7 @@ func (w *walk) keyword(at, k string, v any) error {
 					return err
 				}
 			}
-			if err := w.schema(in+"/"+name, all[name]); err != nil {
+			if err := w.schema(in+"/"+escape.Replace(name), all[name]); err != nil {
 				return err
 			}
 		}
@@ -249,9 +251,9 @@ func (w *walk) ref(in string, v any) error {
 	def, exists := w.root[name]
 	switch {
 	case !ok || strings.ContainsAny(name, "/~%") || !exists:
-		return fmt.Errorf("%s: %.100q, want #/$defs/NAME of the same schema: %w", where(in), fmt.Sprint(v), api.ErrInvalid)
+		return fault(in, api.ErrInvalid, "%.100q, want #/$defs/NAME of the same schema", fmt.Sprint(v))
 	case w.open[name]:
-		return fmt.Errorf("%s: $defs/%s refers to itself: %w", where(in), name, api.ErrInvalid)
+		return fault(in, api.ErrInvalid, "$defs/%s refers to itself", name)
 	}
 	if n, ok := w.defs[name]; ok {
 		return w.count(in, n)
@@ -270,20 +272,20 @@ func (w *walk) count(at string, c cost) error {
 	w.program += c.program
 	switch {
 	case w.nodes > MaxNodes:
-		return fmt.Errorf("%s: the schema has more than %d subschemas and values, counting $ref where it is used: %w", where(at), MaxNodes, api.ErrTooLarge)
+		return fault(at, api.ErrTooLarge, "the schema has more than %d subschemas and values, counting $ref where it is used", MaxNodes)
 	case w.program > maxPattern:
-		return fmt.Errorf("%s: the regular expressions of the schema are too large, counting $ref where it is used: shorten their repetitions: %w", where(at), api.ErrTooLarge)
+		return fault(at, api.ErrTooLarge, "the regular expressions of the schema are too large, counting $ref where it is used: shorten their repetitions")
 	}
 	return nil
 }
 
 func (w *walk) pattern(at, text string) error {
 	if len(text) > 1000 {
-		return fmt.Errorf("%s: a regular expression of %d bytes, want at most 1000: %w", where(at), len(text), api.ErrTooLarge)
+		return fault(at, api.ErrTooLarge, "a regular expression of %d bytes, want at most 1000", len(text))
 	}
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return fmt.Errorf("%s: %w (the syntax is RE2): %w", where(at), err, api.ErrInvalid)
+		return fault(at, api.ErrInvalid, "%v (the syntax is RE2)", err)
 	}
 	return w.count(at, cost{program: instructions(re)})
 }
@@ -339,32 +341,71 @@ func (s *Schema) Check(document []byte) error {
 		return err
 	}
 	if err := s.s.Validate(v); err != nil {
-		return fmt.Errorf("%s: %w", faults(err), api.ErrInvalid)
+		return faults(err)
 	}
 	return nil
 }
 
 var english = message.NewPrinter(language.English)
 
+// Faults are places of a document or of a schema with what is wrong there. It wraps ErrInvalid or ErrTooLarge.
+type Faults struct {
+	fields []api.ProblemField
+	more   bool // than are in fields
+	kind   error
+}
+
+func fault(at string, kind error, format string, args ...any) *Faults {
+	return &Faults{fields: []api.ProblemField{{Pointer: at, Detail: fmt.Sprintf(format, args...)}}, kind: kind}
+}
+
+// Unwrap returns the kind of the error.
+func (f *Faults) Unwrap() error { return f.kind }
+
+func (f *Faults) Error() string {
+	var out []string
+	for _, at := range f.fields {
+		out = append(out, clip(where(at.Pointer)+": "+at.Detail, 300))
+	}
+	if f.more {
+		out = append(out, "…")
+	}
+	return strings.Join(out, "; ") + ": " + f.kind.Error()
+}
+
+// Below returns the faults, of a document that is at a JSON pointer, for the answer to a request.
+func (f *Faults) Below(pointer string) []api.ProblemField {
+	out := slices.Clone(f.fields)
+	for i := range out {
+		if out[i].Pointer = pointer + out[i].Pointer; len(out[i].Pointer) > maxPointer {
+			out[i].Pointer, out[i].Detail = pointer, clip(out[i].Pointer, 200)+": "+out[i].Detail
+		}
+	}
+	return out
+}
+
 // faults returns the first faults of a validation.
-func faults(err error) string {
+func faults(err error) *Faults {
 	var bad *jsonschema.SchemaValidationError
 	if errors.As(err, &bad) {
 		err = bad.Err
 	}
 	var v *jsonschema.ValidationError
 	if !errors.As(err, &v) {
-		return clip(err.Error(), 300)
+		return fault("", api.ErrInvalid, "%s", clip(err.Error(), 300))
 	}
-	var out []string
-	more := false
+	f := &Faults{kind: api.ErrInvalid}
 	var leaves func(*jsonschema.ValidationError)
 	leaves = func(v *jsonschema.ValidationError) {
 		switch {
-		case len(out) == maxFaults:
-			more = true
+		case len(f.fields) == maxFaults:
+			f.more = true
 		case len(v.Causes) == 0:
-			out = append(out, clip(where("/"+strings.Join(v.InstanceLocation, "/"))+": "+v.ErrorKind.LocalizedString(english), 200))
+			var at strings.Builder
+			for _, step := range v.InstanceLocation {
+				at.WriteString("/" + escape.Replace(step))
+			}
+			f.fields = append(f.fields, api.ProblemField{Pointer: at.String(), Detail: clip(v.ErrorKind.LocalizedString(english), 200)})
 		default:
 			for _, c := range v.Causes {
 				leaves(c)
@@ -372,12 +413,16 @@ func faults(err error) string {
 		}
 	}
 	leaves(v)
-	slices.Sort(out) // the library reads maps in any order
-	if more {
-		out = append(out, "…")
-	}
-	return strings.Join(slices.Compact(out), "; ")
+	// The library reads maps in any order.
+	slices.SortFunc(f.fields, func(a, b api.ProblemField) int {
+		return cmp.Or(strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Detail, b.Detail))
+	})
+	f.fields = slices.Compact(f.fields)
+	return f
 }
+
+// escape writes a step of a JSON pointer.
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
 
 func clip(text string, n int) string {
 	if len(text) > n {

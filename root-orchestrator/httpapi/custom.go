@@ -171,7 +171,7 @@ func (a *API) putKind(ctx context.Context, r custom.KindRequest, n api.NewCustom
 	err := a.checked(ctx, r.ID.Tenant(), func(ctx context.Context) error {
 		schema, err := jsonschema.Compile(r.Schema)
 		if err != nil {
-			return err
+			return inBody("the schema has faults", "/schema", err)
 		}
 		var existing []api.CustomResource
 		if err := a.owner.Read(ctx, func() { existing, r.Checked = a.core.CustomOf(r.ID) }); err != nil {
@@ -189,6 +189,26 @@ func (a *API) putKind(ctx context.Context, r custom.KindRequest, n api.NewCustom
 	})
 	return object(out, out.Revision, ""), err
 }
+
+// bodyFaults are the faults of a part of a request's body.
+type bodyFaults struct {
+	text   string
+	at     string // a JSON pointer
+	faults *jsonschema.Faults
+}
+
+// inBody names the faults of a part of the body, which the answer lists, and prefixes other errors.
+func inBody(text, at string, err error) error {
+	var f *jsonschema.Faults
+	if !errors.As(err, &f) {
+		return fmt.Errorf("%s: %w", text, err)
+	}
+	return &bodyFaults{text, at, f}
+}
+
+func (b *bodyFaults) Error() string                     { return b.text + ": " + b.faults.Unwrap().Error() }
+func (b *bodyFaults) Unwrap() error                     { return b.faults }
+func (b *bodyFaults) ProblemFields() []api.ProblemField { return b.faults.Below(b.at) }
 
 // shownViolators is the number of resources that an error names.
 const shownViolators = 10
@@ -287,7 +307,7 @@ func (a *API) putCustom(ctx context.Context, r custom.Request, spec json.RawMess
 				return fmt.Errorf("kind %s: %w", kind.ID, err)
 			}
 			if err := schema.Check(r.Spec); err != nil {
-				return fmt.Errorf("resource %s: spec: %w", r.ID, err)
+				return inBody(fmt.Sprintf("resource %s violates the schema of its kind", r.ID), "/spec", err)
 			}
 		}
 		r.Checked = kind.Revision

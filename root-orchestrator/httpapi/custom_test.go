@@ -40,6 +40,16 @@ func TestCustomResourcesAreStoredAndChecked(t *testing.T) {
 	if _, err := c.CreateResource(ctx, "", sensorAt("roof", `{"place": 1}`)); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "/place") {
 		t.Errorf("an invalid resource: %v, want ErrInvalid with the place of the fault", err)
 	}
+	// The answer has each fault with its place in the request.
+	var problem *api.Problem
+	_, err = c.CreateResource(ctx, "", sensorAt("roof", `{"place": 1, "a/b": 2, "unit": "K"}`))
+	if !errors.As(err, &problem) || len(problem.Errors) != 3 || problem.Errors[0].Pointer != "/spec" || problem.Errors[1].Pointer != "/spec/place" || problem.Errors[2].Pointer != "/spec/unit" {
+		t.Errorf("three faults: %+v", problem)
+	}
+	_, err = c.ReplaceKind(ctx, kind.ID, api.NewCustomKind{Schema: json.RawMessage(`{"properties": {"a/b": {"typ": "string"}}}`)}, 0)
+	if !errors.As(err, &problem) || len(problem.Errors) != 1 || problem.Errors[0].Pointer != "/schema/properties/a~1b/typ" {
+		t.Errorf("a fault in a schema: %+v", problem)
+	}
 	roof, err := c.CreateResource(ctx, "", sensorAt("roof", `{"place": "roof"}`))
 	check(t, err)
 	if roof.ID != "acme/sensor:roof" || roof.Kind != "sensor" || string(roof.Spec) != `{"place":"roof"}` || roof.By != "acme/dora" {

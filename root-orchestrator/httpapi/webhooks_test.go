@@ -1,7 +1,9 @@
 package httpapi_test
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -66,6 +68,40 @@ func TestWebhooksGetTheEventsOfTheirTenantOnly(t *testing.T) {
 	check(t, dora.DeleteWebhook(ctx, w.ID))
 	if len(got) > 0 {
 		t.Errorf("more events were sent: %s", <-got)
+	}
+}
+
+func TestWebhooksGetTheEventsOfCustomResources(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) { o.WebhookNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	go func() { _ = r.web.RunWebhooks(t.Context()) }()
+	ctx := t.Context()
+	dora, eve := r.client(r.user("acme/dora", rights.ApplicationProvider)), r.client(r.user("rival/eve", rights.ApplicationProvider))
+	got := make(chan api.Event, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		var d api.WebhookDelivery
+		if err := json.NewDecoder(q.Body).Decode(&d); err != nil {
+			t.Error(err)
+		}
+		got <- d.Event
+	}))
+	defer receiver.Close()
+	_, err := dora.CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Kinds: []string{"kind", "resource"}})
+	check(t, err)
+	for _, c := range []*client.Client{eve, dora} {
+		kind, err := c.CreateKind(ctx, "", sensorKind())
+		check(t, err)
+		roof, err := c.CreateResource(ctx, "", sensorAt("roof", `{"place": "roof"}`))
+		check(t, err)
+		_, err = c.ReplaceResource(ctx, roof.ID, sensorAt("", `{"place": "cellar"}`), roof.Revision)
+		check(t, err)
+		check(t, c.DeleteResource(ctx, roof.ID, 0))
+		check(t, c.DeleteKind(ctx, kind.ID, 0, false))
+	}
+	for _, want := range []string{"kind sensor created", "resource sensor:roof created", "resource sensor:roof updated", "resource sensor:roof deleted", "kind sensor deleted"} {
+		e := <-got
+		if text := fmt.Sprint(e.Kind, " ", e.Object, " ", e.Reason); e.Tenant != "acme" || text != want {
+			t.Errorf("got %s of %s, want %s of acme", text, e.Tenant, want)
+		}
 	}
 }
 
