@@ -56,6 +56,7 @@ type Lab struct {
 	wg       sync.WaitGroup
 	bin      string
 	ca       []byte
+	admin    *session
 	board    *board
 	procs    []*Proc
 	links    []*Link
@@ -164,7 +165,8 @@ func (l *Lab) signIn() {
 	if err != nil {
 		l.t.Fatalf("sign in: %v", err)
 	}
-	l.API = l.Client(&session{open: open, user: user, access: s.Access})
+	l.admin = &session{open: open, user: user, access: s.Access, at: time.Now()}
+	l.API = l.Client(l.admin)
 }
 
 // Client returns another client of the root.
@@ -177,36 +179,61 @@ func (l *Lab) Client(tokens client.Tokens) *client.Client {
 	return c
 }
 
-// session signs in again when its token is refused.
+// session is a user's access token. The root limits how often an address signs in, so all clients of the
+// user share it.
 type session struct {
 	open   *client.Client
-	mu     sync.Mutex // guards access
+	mu     sync.Mutex // guards access and at
 	user   string
 	access string
+	at     time.Time // of the sign-in
 }
 
-// Token implements client.Tokens.
+// keepAccess leaves a token most of its life, for commands that run for minutes.
+const keepAccess = time.Minute
+
+// Token implements client.Tokens. It signs in again when the token is refused.
 func (s *session) Token(ctx context.Context, refused string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if refused == s.access {
-		n, err := s.open.Login(ctx, api.Login{User: s.user, Password: adminPassword})
-		if err != nil {
-			return "", err
-		}
-		s.access = n.Access
+		return s.renew(ctx)
 	}
 	return s.access, nil
 }
 
-// Access returns the admin's access token.
+// recent returns a token that is not older than keepAccess.
+func (s *session) recent(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.at) > keepAccess {
+		return s.renew(ctx)
+	}
+	return s.access, nil
+}
+
+// renew signs in. mu is held.
+func (s *session) renew(ctx context.Context) (string, error) {
+	n, err := s.open.Login(ctx, api.Login{User: s.user, Password: adminPassword})
+	if err != nil {
+		return "", err
+	}
+	s.access, s.at = n.Access, time.Now()
+	return s.access, nil
+}
+
+// Access returns an access token of the admin, which is valid for minutes.
 func (l *Lab) Access() string {
 	l.t.Helper()
-	s, err := l.Client(nil).Login(l.ctx, api.Login{User: "admin", Password: adminPassword})
+	_, err := l.API.WhoAmI(l.ctx) // signs in again if the token was revoked, such as by a restored backup
+	access := ""
+	if err == nil {
+		access, err = l.admin.recent(l.ctx)
+	}
 	if err != nil {
 		l.t.Fatalf("sign in: %v", err)
 	}
-	return s.Access
+	return access
 }
 
 // Cluster is one cluster of a lab.
