@@ -118,7 +118,7 @@ type service struct {
 	valueAt   time.Time        // zero: there is none
 	valueFail string           // why the last evaluation failed
 
-	why   string // of the last decision by load
+	why   string // of the last decision
 	fault string // the last one that was passed on
 }
 
@@ -374,8 +374,8 @@ func (s *service) wake(now time.Time, id api.ServiceID, number int) (d Decision,
 	}
 	for _, in := range s.sorted() {
 		if x := s.all[in]; !x.Awake && (number == Any || in.Number() == number) {
-			x.Awake, x.woken = true, now
-			return Decision{Instance: in, Wake: true, Why: "packets wait for the service"}, true
+			x.Awake, x.woken, s.why = true, now, "packets wait for the service"
+			return Decision{Instance: in, Wake: true, Why: s.why}, true
 		}
 	}
 	return d, false

@@ -144,6 +144,8 @@ func TestAnIdleServiceSleepsAndItsFirstPacketWakesIt(t *testing.T) {
 	}
 	if all := w.carryOut(); len(all) != 1 || all[0].Instance != web.Instance(0) {
 		t.Fatalf("the first packet led to %+v, want instance 0 woken once", all)
+	} else if st, _ := w.m.Standing(w.now, web.Instance(0)); st.Why != all[0].Why || st.Why == "" {
+		t.Errorf("the last change is said to be %q, want %q", st.Why, all[0].Why)
 	}
 	if w.m.Demand(w.now, web, Any); len(w.carryOut()) > 0 {
 		t.Error("a repeated demand woke another instance")
