@@ -59,8 +59,13 @@ type Engine struct {
 	local   atomic.Pointer[map[uint32]struct{}] // addresses of instances on this node; nil: not known
 	indexes atomic.Pointer[map[uint32]*keys]
 
-	queue chan handshake // handshake messages for the keeper
-	wake  chan struct{}  // wakes the keeper; capacity 1
+	// For the keeper.
+	initiations chan handshake // those that passed the gate
+	answers     chan handshake // other handshake messages
+	cookies     chan cookieReply
+	asked       [session.Slots]atomic.Bool // sources for which a cookie waits
+	wake        chan struct{}              // capacity 1
+
 	rx    *receiver
 	drops drops
 
@@ -93,7 +98,8 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{
-		cfg: cfg, id: id, conn: conn, queue: make(chan handshake, 128), wake: make(chan struct{}, 1),
+		cfg: cfg, id: id, conn: conn, wake: make(chan struct{}, 1),
+		initiations: make(chan handshake, maxWaiting), answers: make(chan handshake, maxWaiting), cookies: make(chan cookieReply, maxWaiting),
 		peers: map[api.PeerKey]*peer{}, active: map[*peer]struct{}{}, strangers: map[api.PeerKey]stranger{},
 		tries: map[uint32]*peer{},
 	}

@@ -12,23 +12,9 @@ import (
 const replayWithin = 5 * time.Second
 
 func (k *keeper) handshake(now time.Time, from Path, msg []byte) {
-	e := k.e
 	switch session.Type(msg) {
 	case session.TypeInitiation:
-		if len(e.queue) >= longQueue {
-			k.cookiesUntil = now.Add(cookiePeriod)
-		}
-		switch k.gate.Check(now, msg, from.Addr, from.relayed(), now.Before(k.cookiesUntil)) {
-		case session.Pass:
-			k.initiation(now, from, msg)
-		case session.AskCookie:
-			e.drops.add(Flooded, 1)
-			if reply, err := k.gate.Reply(e.cfg.Rand, now, msg, from.Addr); err == nil {
-				k.out = append(k.out, outgoing{from, reply})
-			}
-		case session.Drop:
-			e.drops.add(Flooded, 1)
-		}
+		k.initiation(now, from, msg)
 	case session.TypeResponse:
 		k.response(now, from, msg)
 	case session.TypeCookie:

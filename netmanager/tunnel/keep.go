@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -24,11 +25,13 @@ const (
 	nextFor      = 10 * time.Second       // until an unused offered session is removed
 	strangerFor  = 2 * time.Second        // how long an initiation of an unknown peer is kept
 	pause        = 250 * time.Millisecond // a wake-up that is later by more means that this process was suspended
-	cookiePeriod = time.Second            // how long cookies are required after the queue was long
+	cookiePeriod = time.Second            // how long cookies are required after too many initiations waited
 )
 
 const (
-	longQueue    = 16 // waiting handshake messages from which on cookies are required
+	maxWaiting   = 128 // initiations, answers and cookies each that wait for the keeper
+	longQueue    = 16  // waiting initiations from which on cookies are required
+	maxAtOnce    = 64  // messages between two looks at the timers
 	maxStrangers = 64
 )
 
@@ -75,32 +78,31 @@ type release struct {
 
 // keeper makes handshakes and runs the timers, on one goroutine.
 type keeper struct {
-	e            *Engine
-	gate         *session.Gate
-	tx           *transmitter // created when first needed
-	cookiesUntil time.Time    // cookies are required until then
-	out          []outgoing
-	releases     []release
+	e        *Engine
+	tx       *transmitter // created when first needed
+	out      []outgoing
+	releases []release
+}
+
+// cookieReply is a cookie for a source, and whether one waits for it.
+type cookieReply struct {
+	outgoing
+	waits *atomic.Bool
 }
 
 func (e *Engine) keep(ctx context.Context) error {
-	k := &keeper{e: e, gate: session.NewGate(e.id)}
+	k := &keeper{e: e}
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		var h *handshake
 		select {
 		case <-ctx.Done():
 			return nil
-		case m := <-e.queue:
-			h = &m
 		case <-e.wake:
 		case <-timer.C:
 		}
 		now := time.Now()
-		if h != nil {
-			k.handshake(now, h.from, h.b[:h.n])
-		}
+		k.receive(now)
 		next := k.tick(now)
 		k.send(now)
 		k.deliver()
@@ -110,6 +112,25 @@ func (e *Engine) keep(ctx context.Context) error {
 		}
 		timer.Reset(wait)
 	}
+}
+
+// receive handles waiting messages, of all kinds in turn.
+func (k *keeper) receive(now time.Time) {
+	e := k.e
+	for range maxAtOnce {
+		select {
+		case h := <-e.initiations:
+			k.handshake(now, h.from, h.b[:h.n])
+		case h := <-e.answers:
+			k.handshake(now, h.from, h.b[:h.n])
+		case c := <-e.cookies:
+			c.waits.Store(false)
+			k.out = append(k.out, c.outgoing)
+		default:
+			return
+		}
+	}
+	e.wakeKeeper()
 }
 
 func (k *keeper) deliver() {

@@ -51,13 +51,16 @@ type receiver struct {
 	dst    uint32      // destination of the previous packet, which is in local
 	sender *udp.Sender // sends hints
 	hints  *rate.Limiter
+
+	gate         *session.Gate
+	cookiesUntil time.Time // cookies are required until then
 }
 
 // flushBytes is how many bytes are joined before they are written: a packet cannot hold more.
 const flushBytes = 60 << 10
 
 func newReceiver(e *Engine) *receiver {
-	r := &receiver{e: e, write: e.cfg.Device.Write, sender: e.conn.NewSender(), hints: rate.NewLimiter(hintsPerSecond, hintsPerSecond)}
+	r := &receiver{e: e, write: e.cfg.Device.Write, sender: e.conn.NewSender(), hints: rate.NewLimiter(hintsPerSecond, hintsPerSecond), gate: session.NewGate(e.id)}
 	r.join.TCP, r.join.UDP = e.cfg.Device.Joins()
 	return r
 }
@@ -144,7 +147,7 @@ func (r *receiver) message(now time.Time, lease *lease, from Path, m udp.Message
 			}
 			e.drops.add(Malformed, 1)
 		default:
-			e.enqueueHandshake(from, d)
+			r.handshake(now, from, d)
 		}
 	}
 	if len(m.Data) == 0 {
@@ -241,12 +244,49 @@ func (r *receiver) hint(now time.Time, from Path, d []byte) {
 	}
 }
 
-func (e *Engine) enqueueHandshake(from Path, d []byte) {
+// handshake passes a handshake message to the keeper. Initiations pass the gate before they wait, so that a
+// flood of them takes no place from peers that have returned a cookie.
+func (r *receiver) handshake(now time.Time, from Path, d []byte) {
+	e, queue := r.e, r.e.answers
+	if session.Type(d) == session.TypeInitiation {
+		if queue = e.initiations; len(queue) >= longQueue {
+			r.cookiesUntil = now.Add(cookiePeriod)
+		}
+		switch r.gate.Check(now, d, from.Addr, from.relayed(), now.Before(r.cookiesUntil)) {
+		case session.Pass:
+		case session.AskCookie:
+			e.drops.add(Flooded, 1)
+			r.askCookie(now, from, d)
+			return
+		case session.Drop:
+			e.drops.add(Flooded, 1)
+			return
+		}
+	}
 	h := handshake{from: from, n: len(d)}
 	copy(h.b[:], d)
 	select {
-	case e.queue <- h:
+	case queue <- h:
+		e.wakeKeeper()
 	default:
 		e.drops.add(Flooded, 1)
 	}
+}
+
+// askCookie answers an initiation with a cookie. Only one cookie for a source waits to be sent, so that a flood
+// from one source takes no place from others.
+func (r *receiver) askCookie(now time.Time, from Path, msg []byte) {
+	e := r.e
+	waits := &e.asked[r.gate.Slot(from.Addr)]
+	if waits.Load() || len(e.cookies) == cap(e.cookies) {
+		r.cookiesUntil = now.Add(cookiePeriod)
+		return
+	}
+	reply, err := r.gate.Reply(e.cfg.Rand, now, msg, from.Addr)
+	if err != nil {
+		return
+	}
+	waits.Store(true)
+	e.cookies <- cookieReply{outgoing{from, reply}, waits} // there is room: only the holder of r.mu sends
+	e.wakeKeeper()
 }

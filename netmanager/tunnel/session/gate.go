@@ -76,8 +76,11 @@ type Gate struct {
 	id      Identity
 	secret  [2][32]byte // current and previous: a cookie is valid for one to two cookieAge
 	rotated time.Time
-	buckets [1 << 10]*rate.Limiter // nil: not used yet
+	buckets [Slots]*rate.Limiter // nil: not used yet
 }
+
+// Slots is the number of slots of addresses.
+const Slots = 1 << 10
 
 // Cookies change every cookieAge. Under load an address may send perSource messages a second, and burst
 // at once. Addresses in the same bucket share its rate.
@@ -113,7 +116,7 @@ func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, bu
 	if !relayed && !g.hasCookie(now, msg, from) {
 		return AskCookie
 	}
-	b := &g.buckets[g.slot(from)]
+	b := &g.buckets[g.Slot(from)]
 	if *b == nil {
 		*b = rate.NewLimiter(perSource, burst)
 	}
@@ -123,15 +126,18 @@ func (g *Gate) Check(now time.Time, msg []byte, from netip.AddrPort, relayed, bu
 	return Pass
 }
 
-// slot returns the bucket of an address. It depends on the secret, so that an attacker cannot choose
+// Slot returns the bucket of an address. It depends on the secret, so that an attacker cannot choose
 // addresses that share a bucket.
-func (g *Gate) slot(from netip.AddrPort) int {
+func (g *Gate) Slot(from netip.AddrPort) int {
 	m := mac(g.secret[0][:], from.Addr().Unmap().AsSlice())
-	return int(binary.BigEndian.Uint16(m[:])) % len(g.buckets)
+	return int(binary.BigEndian.Uint16(m[:])) % Slots
 }
 
 func (g *Gate) hasCookie(now time.Time, msg []byte, from netip.AddrPort) bool {
 	n := len(msg) - macLen
+	if [macLen]byte(msg[n:]) == ([macLen]byte{}) {
+		return false // the sender claims none
+	}
 	for i := range g.secret {
 		if g.rotated.IsZero() || now.Sub(g.rotated) >= cookieAge*time.Duration(2-i) {
 			continue
