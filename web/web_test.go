@@ -48,7 +48,7 @@ func same(t *testing.T, name string, want []byte) {
 func TestBundleIsFresh(t *testing.T) {
 	built := api.Build(api.BuildOptions{
 		EntryPoints: []string{"src/main.tsx", "src/docs.ts", "src/style.css", "src/docs.css"}, EntryNames: "[name]", ChunkNames: "[name]", Outdir: "dist",
-		Bundle: true, Splitting: true, Format: api.FormatESModule, Target: api.ES2020, Charset: api.CharsetUTF8,
+		Bundle: true, Splitting: true, Format: api.FormatESModule, Target: api.ES2022, Charset: api.CharsetUTF8,
 		MinifyWhitespace: true, MinifyIdentifiers: true, MinifySyntax: true, LineLimit: 500, LegalComments: api.LegalCommentsNone,
 		JSX: api.JSXAutomatic, JSXImportSource: "preact", NodePaths: []string{"third_party"},
 	})

@@ -3,6 +3,7 @@
 package browser
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ func TestDashboard(t *testing.T) {
 	in := install(t)
 	t.Run("developer", in.developer)
 	t.Run("console", in.console)
+	t.Run("custom resources", in.customResources)
 	t.Run("operator", in.operator)
 	t.Run("provider", in.provider)
 	t.Run("cluster", in.ofCluster)
@@ -102,6 +104,88 @@ func (in *installation) developer(t *testing.T) {
 	b.shows("Password")
 	b.do(chromedp.Reload())
 	b.shows("Password")
+}
+
+// A developer defines a kind of custom resources, gets the faults of a resource at their lines, sees what a program changes, edits
+// and deletes.
+func (in *installation) customResources(t *testing.T) {
+	in.t = t
+	in.user("acme/cora", "Application_Provider")
+	b := open(t, in.URL)
+	b.signIn("acme/cora", password)
+	b.press("Resources")
+	b.shows("No kind of custom resources is defined.")
+	b.shows("treeline apply -f kind.yaml")
+	b.look("kinds-none")
+	b.press("New kind")
+	b.until("a kind to begin with", "document.querySelector('[name=document]')?.value.includes('name: sensor')")
+	b.edit("type: string", "typ: string")
+	b.press("Save")
+	b.until("the fault is at its line", `[...document.querySelectorAll('.faults li')].some((l) => l.innerText.includes('typ') || l.innerText.includes('keyword'))`)
+	b.forgive("422")
+	b.look("kind-faults")
+	b.edit("typ: string", "type: string")
+	b.press("Save")
+	b.shows("There is no resource of this kind.")
+	b.press("New resource")
+	b.until("a resource to begin with", "document.querySelector('[name=document]')?.value.includes('place:')")
+	b.edit("name: ''", "name: roof")
+	b.edit("place: ''", "place: 3\n  unit: K")
+	b.press("Save")
+	b.until("both faults are at their lines", `(() => {
+		const lines = document.querySelector('[name=document]').value.split('\n');
+		const said = [...document.querySelectorAll('.faults li')].map((l) => +/line (\d+)/.exec(l.innerText)?.[1]);
+		return said.length === 2 && lines[said[0] - 1].includes('place: 3') && lines[said[1] - 1].includes('unit: K');
+	})()`)
+	b.forgive("422")
+	b.look("resource-faults")
+	b.edit("place: 3", "place: roof")
+	b.edit("unit: K", "unit: C")
+	b.press("Save")
+	b.until("the resource is shown", "location.hash.includes('roof') && document.querySelector('[name=document]')?.value.includes('unit: C')")
+	b.shows("created")
+	b.press("JSON")
+	b.until("it is JSON", `document.querySelector('[name=document]').value.includes('"unit": "C"')`)
+	b.edit(`"C"`, `"F"`)
+	// A program changes it meanwhile.
+	ctx := t.Context()
+	_, err := in.admin.ReplaceResource(ctx, "acme/sensor:roof", api.NewCustomResource{Spec: json.RawMessage(`{"place":"attic"}`)}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.shows("since it was loaded.")
+	b.press("Save")
+	b.shows("It was changed meanwhile.")
+	b.forgive("412")
+	b.look("resource-changed")
+	b.press("Load again")
+	b.until("the program's change is shown", "document.querySelector('[name=document]')?.value.includes('place: attic')")
+	b.edit("attic", "cellar")
+	b.press("Save")
+	b.until("a change without a conflict is saved", "!document.querySelector('.stale') && document.querySelector('[name=document]')?.value.includes('cellar') && document.body.innerText.includes('updated')")
+	b.look("resource")
+	if r, err := in.admin.CustomResource(ctx, "acme/sensor:roof"); err != nil || string(r.Spec) != `{"place":"cellar"}` || r.By != "acme/cora" {
+		t.Errorf("the resource is %+v, %v, want it in the cellar, by acme/cora", r, err)
+	}
+	b.press("acme/sensor")
+	b.until("the resource is listed", `!!document.querySelector('tr[data-id="acme/sensor:roof"]')`)
+	if _, err := in.admin.CreateResource(ctx, "acme", api.NewCustomResource{Kind: "sensor", Name: "door", Spec: json.RawMessage(`{"place":"door"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("that of a program appears", `!!document.querySelector('tr[data-id="acme/sensor:door"]')`)
+	b.look("kind")
+	b.press("door")
+	b.press("Delete")
+	b.press("Delete")
+	b.shows("There is no such resource.")
+	b.press("Resources")
+	b.until("the kind is listed with its resource", `document.querySelector('tr[data-id="acme/sensor"]')?.innerText.includes('1')`)
+	b.look("kinds")
+	b.press("acme/sensor")
+	b.press("Delete")
+	b.shows("It deletes the kind with its 1 resource.")
+	b.press("Delete")
+	b.shows("There is no such kind.")
 }
 
 // An operator sees the nodes of the clusters with their load, drains one and takes it back, invites a
@@ -248,7 +332,7 @@ func (in *installation) deploy(b *tab) {
 func (b *tab) edit(old, now string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => {
-		const t = document.querySelector('[name=sla]');
+		const t = document.querySelector('.editor textarea');
 		t.value = t.value.replaceAll(%s, %s);
 		t.dispatchEvent(new Event('input', {bubbles: true}));
 	})()`, quoted(old), quoted(now)), nil))

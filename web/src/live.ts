@@ -2,7 +2,7 @@
 //
 // Each object has the revision at which it was read. A change with an older one is ignored, so that
 // lists and the stream may arrive in any order.
-import type { App, Cluster, Event, Instance, Service } from './types';
+import type { App, Cluster, CustomKind, CustomResource, Event, Instance, Service } from './types';
 import { get, list, Page, Refused, send } from './http';
 import { may } from './may';
 
@@ -11,8 +11,14 @@ interface Kinds {
   service: Service;
   instance: Instance;
   cluster: Cluster;
+  kind: CustomKind;
+  resource: CustomResource;
 }
 type Kind = keyof Kinds;
+
+/** Kinds of which only the objects that a page shows are kept, and where they are read. */
+const lists = { instance: '/v1/instances', kind: '/v1/kinds', resource: '/v1/resources' };
+type Watched = keyof typeof lists;
 
 interface Change {
   kind: Kind | 'event';
@@ -66,7 +72,7 @@ class Kept<T> {
 }
 
 function nothing(): { [K in Kind]: Kept<Kinds[K]> } {
-  return { app: new Kept(), service: new Kept(), instance: new Kept(), cluster: new Kept() };
+  return { app: new Kept(), service: new Kept(), instance: new Kept(), cluster: new Kept(), kind: new Kept(), resource: new Kept() };
 }
 
 export type Standing = 'connecting' | 'live' | 'broken';
@@ -79,8 +85,8 @@ class Live {
   loaded = false;
 
   private kept = nothing();
-  private under = new Map<string, number>(); // whose instances are shown, and how often
-  private read = new Set<string>(); // those whose instances were read
+  private shown = new Map<string, { kind: Watched; under: string; times: number }>();
+  private read = new Set<string>(); // the keys of shown that were read
   private position = '';
   private stopping?: AbortController;
   private listeners = new Set<() => void>();
@@ -111,29 +117,29 @@ class Live {
     return (this.kept[kind] as Kept<Kinds[K]>).list((o) => o.id);
   }
 
-  /** Keeps the instances of an application or service until the returned function is called. */
-  watchInstances(under: string): () => void {
-    this.under.set(under, (this.under.get(under) || 0) + 1);
-    this.readInstances(under).catch((e) => this.fail(e));
+  /** Keeps the objects of a kind below another object, or all for "", until the returned function is called. */
+  watch(kind: Watched, under: string): () => void {
+    const key = kind + ' ' + under;
+    const s = this.shown.get(key) || { kind, under, times: 0 };
+    s.times++;
+    this.shown.set(key, s);
+    this.readList(kind, under).catch((e) => this.fail(e));
     return () => {
-      const n = (this.under.get(under) || 1) - 1;
-      if (n) this.under.set(under, n);
-      else {
-        this.under.delete(under);
-        this.read.delete(under);
-      }
+      if (--s.times > 0) return;
+      this.shown.delete(key);
+      this.read.delete(key);
     };
   }
 
-  /** Whether the instances that watchInstances keeps are there. */
-  hasInstances(under: string): boolean {
-    return this.read.has(under);
+  /** Whether the objects that watch keeps are there. */
+  has(kind: Watched, under: string): boolean {
+    return this.read.has(kind + ' ' + under);
   }
 
-  private async readInstances(under: string) {
-    const p = await list<Instance>('/v1/instances?under=' + encodeURIComponent(under));
-    this.kept.instance.read(p.items, (i) => i.id, p.revision || 0, (i) => within(i.id, under));
-    this.read.add(under);
+  private async readList(kind: Watched, under: string) {
+    const p = await list<{ id: string }>(lists[kind] + (under ? '?under=' + encodeURIComponent(under) : ''));
+    (this.kept[kind] as Kept<{ id: string }>).read(p.items, (o) => o.id, p.revision || 0, (o) => within(o.id, under));
+    this.read.add(kind + ' ' + under);
     this.changed();
   }
 
@@ -191,7 +197,7 @@ class Live {
     this.kept.service.read(services.items, (o) => o.id, services.revision || 0, every);
     this.kept.cluster.read(clusters.items, (o) => o.id, clusters.revision || 0, every);
     this.events = events.items || [];
-    for (const under of this.under.keys()) await this.readInstances(under);
+    for (const { kind, under } of this.shown.values()) await this.readList(kind, under);
     const read = [apps, services, clusters, events].map((p) => p.revision).filter((r): r is number => r !== undefined);
     this.position = String(read.length ? Math.min(...read) : 0);
     this.loaded = true;
@@ -246,14 +252,14 @@ class Live {
     }
     const kept = this.kept[c.kind] as Kept<unknown> | undefined;
     if (!kept) return; // a kind of a newer root
-    if (c.kind === 'instance' && ![...this.under.keys()].some((u) => within(c.id, u))) return;
+    if (c.kind in lists && ![...this.shown.values()].some((s) => s.kind === c.kind && within(c.id, s.under))) return;
     kept.put(c.id, c.revision, c.object);
   }
 }
 
-/** Whether an id is that of the application or service, or below it. */
+/** Whether an id is that of the application, service or custom kind, or below it; all are below "". */
 export function within(id: string, under: string): boolean {
-  return id.startsWith(under) && (id.length === under.length || '.#'.includes(id[under.length]));
+  return !under || (id.startsWith(under) && (id.length === under.length || '.#:'.includes(id[under.length])));
 }
 
 export const live = new Live();

@@ -11,6 +11,7 @@ import { ApplicationPage } from './pages/application';
 import { Applications } from './pages/applications';
 import { ClusterPage } from './pages/cluster';
 import { Clusters } from './pages/clusters';
+import { KindPage, Kinds, NewKind, ResourcePage } from './pages/custom';
 import { Deploy } from './pages/deploy';
 import { Events } from './pages/events';
 import { InstancePage } from './pages/instance';
@@ -71,18 +72,19 @@ const rootLinks: [page: string, name: string][] = [
   ['deploy', 'Deploy'],
   ['clusters', 'Clusters'],
   ['network', 'Network'],
+  ['kinds', 'Resources'],
   ['events', 'Events'],
   ['access', 'Access'],
   ['api', 'API'],
 ];
 
 /** What a user needs for a page to be of use. */
-const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps', clusters: 'clusters' };
+const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps', kinds: 'apps', clusters: 'clusters' };
 
-const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster' };
+const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster', kind: 'Kind', resource: 'Resource' };
 
 /** Where a page belongs in the navigation. */
-const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters' };
+const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters', kind: 'kinds', resource: 'kinds' };
 
 function Page({ route, user }: { route: Route; user: User }) {
   switch (route.page) {
@@ -98,6 +100,12 @@ function Page({ route, user }: { route: Route; user: User }) {
       return <InstancePage id={route.id} />;
     case 'deploy':
       return <Deploy key={route.id} id={route.id} user={user} />;
+    case 'kinds':
+      return <Kinds />;
+    case 'kind':
+      return route.id ? <KindPage key={route.id + route.more} id={route.id} more={route.more} /> : <NewKind user={user} />;
+    case 'resource':
+      return <ResourcePage key={route.id} id={route.id} />;
     case 'clusters':
       return <Clusters />;
     case 'cluster':

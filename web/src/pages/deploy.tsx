@@ -1,9 +1,9 @@
 import { useEffect, useState } from 'preact/hooks';
 import type { Applied, Plan, Tenant } from '../types';
-import { linksOf, lineOf, parse, withLink } from '../document';
-import { get, Page, Refused, segment, send, User } from '../http';
-import { Editor, Mark } from '../parts/editor';
-import { Empty, Failure, T } from '../parts/basics';
+import { linksOf, parse, withLink } from '../document';
+import { get, Page, segment, send, User } from '../http';
+import { Editor, Faults, marksOf } from '../parts/editor';
+import { Empty, T } from '../parts/basics';
 import { Graph } from '../parts/graph';
 import { PlanView } from '../parts/plan';
 import { to } from '../route';
@@ -129,16 +129,6 @@ function Links({ text, set }: { text: string; set: (text: string) => void }) {
   );
 }
 
-/** The faults of a refused document at their lines. */
-function marksOf(text: string, error: unknown): Mark[] {
-  if (!(error instanceof Refused)) return [];
-  const p = error.problem;
-  const marks = (p.errors || []).map((e) => ({ line: e.pointer !== undefined ? lineOf(text, e.pointer) : 0, text: e.detail }));
-  const line = /\bline (\d+)/.exec(p.detail || '');
-  if (line) marks.push({ line: Number(line[1]), text: p.detail! });
-  return marks.filter((m) => m.line > 0);
-}
-
 export function Deploy({ id, user }: { id: string; user: User }) {
   const [text, setText] = useState(id ? '' : start);
   const [tenant, setTenant] = useState(user.tenant);
@@ -206,15 +196,7 @@ export function Deploy({ id, user }: { id: string; user: User }) {
             <button type="button" onClick={() => act('plan')} disabled={busy !== '' || !tenant}>Plan</button>
             <button type="button" class="primary" onClick={() => act('apply')} disabled={busy !== '' || !tenant}>Apply</button>
           </div>
-          {marks.length > 0 ? (
-            <div role="alert">
-              <ul class="faults">
-                {marks.map((m, n) => <li key={n}>line {m.line}: <T>{m.text}</T></li>)}
-              </ul>
-            </div>
-          ) : (
-            <Failure of={error} />
-          )}
+          <Faults marks={marks} error={error} />
           {plan && <PlanView plan={plan} />}
         </div>
       </div>

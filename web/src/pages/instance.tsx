@@ -13,7 +13,7 @@ import { serviceOf, short } from '../text';
 export function InstancePage({ id }: { id: string }) {
   const l = useLive();
   const service = serviceOf(id);
-  useEffect(() => live.watchInstances(service), [service]);
+  useEffect(() => live.watch('instance', service), [service]);
   const i = l.get('instance', id);
   const app = l.get('service', service)?.app;
   const kept = useLoaded((s) => get<{ items: Event[] }>('/v1/events?tail=200&instance=' + encodeURIComponent(id), s), id);
@@ -32,7 +32,7 @@ export function InstancePage({ id }: { id: string }) {
         <h1><T>{short(id)}</T></h1>
         {i && <State of={i.leaving ? 'stopping' : i.state} note={i.reason} />}
       </div>
-      {!i && l.hasInstances(service) && <Empty command={'treeline get instances --service ' + short(service)}>This instance has been removed. Its events are kept below.</Empty>}
+      {!i && l.has('instance', service) && <Empty command={'treeline get instances --service ' + short(service)}>This instance has been removed. Its events are kept below.</Empty>}
       {i?.violated && <p class="stale">Violates its SLA: <T>{i.violated}</T></p>}
       {i && (
         <dl class="facts">

@@ -39,7 +39,7 @@ function Scale({ service }: { service: Service }) {
 
 export function ServicePage({ id }: { id: string }) {
   const l = useLive();
-  useEffect(() => live.watchInstances(id), [id]);
+  useEffect(() => live.watch('instance', id), [id]);
   const s = l.get('service', id);
   const instances = l.list('instance').filter((i) => i.service === id);
   if (!s)
@@ -82,7 +82,7 @@ export function ServicePage({ id }: { id: string }) {
         )}
       </dl>
       <h2>Instances</h2>
-      {!l.hasInstances(id) ? (
+      {!l.has('instance', id) ? (
         <p class="faint">Loading…</p>
       ) : instances.length === 0 ? (
         <Empty command={'treeline scale ' + short(id) + ' 1'}>No instance is wanted.</Empty>

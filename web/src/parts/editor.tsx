@@ -1,13 +1,38 @@
 // A text with the numbers of its lines, and marks at lines with faults.
 import { useRef } from 'preact/hooks';
+import { Refused } from '../http';
+import { lineOf } from '../document';
 import { clean } from '../text';
+import { Failure, T } from './basics';
 
 export interface Mark {
   line: number;
   text: string;
 }
 
-export function Editor({ text, set, marks }: { text: string; set: (text: string) => void; marks: Mark[] }) {
+/** The faults of a refused document at their lines. */
+export function marksOf(text: string, error: unknown): Mark[] {
+  const p = error instanceof Refused ? error.problem : undefined;
+  const marks = (p?.errors || []).map((e) => ({ line: e.pointer !== undefined ? lineOf(text, e.pointer) : 0, text: e.detail }));
+  const said = p ? p.detail || '' : error instanceof Error ? error.message : '';
+  const line = /\bline (\d+)/.exec(said);
+  if (line) marks.push({ line: Number(line[1]), text: said });
+  return marks.filter((m) => m.line > 0);
+}
+
+/** The faults of a document below its editor. */
+export function Faults({ marks, error }: { marks: Mark[]; error: unknown }) {
+  if (marks.length === 0) return <Failure of={error} />;
+  return (
+    <div role="alert">
+      <ul class="faults">
+        {marks.map((m, n) => <li key={n}>line {m.line}: <T>{m.text}</T></li>)}
+      </ul>
+    </div>
+  );
+}
+
+export function Editor({ text, set, marks, name = 'sla', label = 'SLA' }: { text: string; set: (text: string) => void; marks: Mark[]; name?: string; label?: string }) {
   const gutter = useRef<HTMLDivElement>(null);
   const lines = text.split('\n').length;
   const wrong = new Map(marks.map((m) => [m.line, m.text]));
@@ -21,8 +46,8 @@ export function Editor({ text, set, marks }: { text: string; set: (text: string)
         ))}
       </div>
       <textarea
-        name="sla"
-        aria-label="SLA"
+        name={name}
+        aria-label={label}
         spellcheck={false}
         autocapitalize="none"
         wrap="off"

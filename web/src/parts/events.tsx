@@ -5,6 +5,7 @@ import { Age, Empty, State, T, Table } from './basics';
 
 function link(e: Event): string {
   if (e.instance) return to('instance', e.instance);
+  if ((e.kind === 'kind' || e.kind === 'resource') && e.tenant) return to(e.kind, e.tenant + '/' + e.object);
   if (e.kind === 'app') return to('app', (e.tenant ? e.tenant + '/' : '') + e.object);
   if (e.kind === 'cluster') return to('cluster', e.cluster || e.object);
   return '';
