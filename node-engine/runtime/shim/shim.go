@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,10 +52,20 @@ func shim(dir string, ready func(), start Start) error {
 	if err := helper.ReadJSON(root, workloadFile, &p); err != nil {
 		return err
 	}
-	var now run
-	if now.Shim, err = processOf(os.Getpid()); err != nil {
+	lock, now, err := claim(root)
+	if err != nil {
 		return err
 	}
+	defer lock.Close()
+	if now.Main.PID != 0 { // it may have ended since
+		ready()
+		return nil
+	}
+	self, err := processOf(os.Getpid())
+	if err != nil {
+		return err
+	}
+	now = run{Shim: self}
 	if err := helper.WriteJSON(root, runFile, now); err != nil {
 		return err
 	}
@@ -76,6 +87,7 @@ func shim(dir string, ready func(), start Start) error {
 	if err != nil {
 		return errors.Join(err, group.Kill(context.Background()))
 	}
+	_ = lock.Close()
 	ready()
 
 	_ = cmd.Wait()
@@ -89,6 +101,22 @@ func shim(dir string, ready func(), start Start) error {
 		return err
 	}
 	return helper.WriteJSON(root, exitFile, ended)
+}
+
+// claim waits until no other shim is starting the workload, and returns the workload's processes. An engine that was killed
+// while a shim started a workload leaves that shim, and the next engine starts another one.
+func claim(dir *os.Root) (lock *os.File, now run, err error) {
+	if lock, err = dir.Open("."); err != nil {
+		return nil, now, err
+	}
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX); err == nil {
+		err = helper.ReadJSON(dir, runFile, &now)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = lock.Close()
+		return nil, now, fmt.Errorf("wait for another shim of the workload: %w", err)
+	}
+	return lock, now, nil
 }
 
 // Command returns a command that Launch can start: in a session of its own, as the plan's user. Its

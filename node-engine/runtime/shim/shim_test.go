@@ -1,11 +1,18 @@
 package shim
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -20,34 +27,69 @@ func TestMain(m *testing.M) {
 			return nil, nil, err
 		}
 		defer log.Close()
+		if slices.Contains(p.Env, "SLOW=1") {
+			time.Sleep(300 * time.Millisecond) // a second shim begins meanwhile
+		}
 		return cmd, nil, Launch(cmd, g, nil)
 	})
 	os.Exit(m.Run())
 }
 
-// TestWorkloadOutlivesItsShim: the exit of a workload whose shim was killed is still reported,
-// without its code.
-func TestWorkloadOutlivesItsShim(t *testing.T) {
+// created returns a created workload, which ends with the test.
+func created(t *testing.T, p Plan) (*Workloads, runtime.Workload) {
+	t.Helper()
 	programtest.NeedRoot(t)
-	parent := fmt.Sprintf("/treeline-test/shim-%d", os.Getpid())
+	parent := fmt.Sprintf("/treeline-test/%s-%d", t.Name(), os.Getpid())
 	r, err := Open(Config{Name: "test-shim", StateDir: t.TempDir(), CgroupParent: parent, LogLimit: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
+	w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#0", Epoch: 1}, Attempt: 1}
 	t.Cleanup(func() {
-		if err := r.cg.Group(parent).Remove(); err != nil {
+		if err := errors.Join(r.Stop(context.Background(), w.Key, 0), r.Close(), r.cg.Group(parent).Remove()); err != nil {
 			t.Error(err)
 		}
 	})
-	defer r.Close()
-	w := runtime.Workload{Key: wire.Key{Instance: "t/a.d.s.d#0", Epoch: 1}, Attempt: 1}
-	defer r.Stop(t.Context(), w.Key, 0)
-	plan := func(string) (Plan, error) {
-		return Plan{UID: 65534, GID: 65534, Args: []string{"/bin/sleep", "1000"}}, nil
-	}
-	if err := r.Put(w, func() error { return nil }, plan); err != nil {
+	if err := r.Put(w, func() error { return nil }, func(string) (Plan, error) { return p, nil }); err != nil {
 		t.Fatal(err)
 	}
+	return r, w
+}
+
+// TestTwoShimsStartOneProcess: an engine is killed while the shim that it launched starts the workload, and the next
+// engine launches another shim.
+func TestTwoShimsStartOneProcess(t *testing.T) {
+	r, w := created(t, Plan{UID: 65534, GID: 65534, Env: []string{"SLOW=1"}, Args: []string{"/bin/sh", "-c", "echo started; exec sleep 1000"}})
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			if err := r.launch(t.Context(), runtime.ID(w.Key)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	st, err := r.state(runtime.ID(w.Key))
+	if err != nil || !st.run.Main.alive() || !st.run.Shim.alive() {
+		t.Fatalf("state after two shims: got %+v (%v), want a process and its shim", st.run, err)
+	}
+	if err := r.Kill(t.Context(), w.Key, 0); err != nil { // the log is complete then
+		t.Fatal(err)
+	}
+	from, err := r.Logs(t.Context(), w.Key, 10, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	if text, err := io.ReadAll(from); err != nil || strings.Count(string(text), "started") != 1 {
+		t.Errorf("log: got %q (%v), want one process that started", text, err)
+	}
+}
+
+// TestWorkloadOutlivesItsShim: the exit of a workload whose shim was killed is still reported,
+// without its code.
+func TestWorkloadOutlivesItsShim(t *testing.T) {
+	r, w := created(t, Plan{UID: 65534, GID: 65534, Args: []string{"/bin/sleep", "1000"}})
 	if err := r.Start(t.Context(), w.Key); err != nil {
 		t.Fatal(err)
 	}
