@@ -97,11 +97,10 @@ func (b *tab) listen(ev any) {
 			fault = "console: " + string(text)
 		}
 	case *log.EventEntryAdded:
-		// Other tests change the machine's network. The page repeats what it was reading.
 		b.mu.Lock()
 		removed := b.removed
 		b.mu.Unlock()
-		if ev.Entry.Level == log.LevelError && !removed && !strings.Contains(ev.Entry.Text, "ERR_NETWORK_CHANGED") {
+		if ev.Entry.Level == log.LevelError && !removed {
 			fault = "log: " + ev.Entry.Text + " " + ev.Entry.URL
 		}
 	case *network.EventRequestWillBeSent:

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,17 +28,21 @@ const (
 // hostile is a root whose every text is hostile.
 type hostile struct {
 	*httptest.Server
-	resumed atomic.Value // the position of the newest request for the stream
-	streams atomic.Int32
-	lists   atomic.Int32
-	reads   atomic.Int32 // streams of output that are under way
-	next    chan string  // what the streams send; "" ends one
+	lists atomic.Int32
+	reads atomic.Int32 // streams of output that are under way
+
+	mu      sync.Mutex    // guards what follows
+	changes []string      // messages of the stream
+	since   int           // those that the lists have
+	breaks  int           // how often the streams were ended
+	resumed []string      // the positions of the requests for the stream
+	news    chan struct{} // closed when one of these has changed
 }
 
 const evil = "evil/" + markup + ".prod"
 
 func startHostile(t *testing.T) *hostile {
-	h := &hostile{next: make(chan string)}
+	h := &hostile{news: make(chan struct{})}
 	now := time.Now().UTC().Format(time.RFC3339Nano)
 	object := func(more string) string {
 		text, _ := json.Marshal(markup + control)
@@ -67,25 +73,7 @@ func startHostile(t *testing.T) *hostile {
 			_, _ = w.Write([]byte(text))
 		})
 	}
-	mux.HandleFunc("/v1/changes", func(w http.ResponseWriter, r *http.Request) {
-		h.resumed.Store(r.Header.Get("Last-Event-ID"))
-		h.streams.Add(1)
-		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = w.Write([]byte("event: bookmark\nid: 7\ndata: {\"revision\":7}\n\n"))
-		_ = http.NewResponseController(w).Flush()
-		for {
-			select {
-			case text := <-h.next:
-				if text == "" {
-					return // the connection breaks
-				}
-				_, _ = w.Write([]byte(text))
-				_ = http.NewResponseController(w).Flush()
-			case <-r.Context().Done():
-				return
-			}
-		}
-	})
+	mux.HandleFunc("/v1/changes", h.stream)
 	mux.HandleFunc("/v1/apps/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(object(`{"links":[{"instance":"evil/a.b.front.c#0","to":"back","limit_ns":5000000,"rtt_ns":1e300,"by":TEXT},{"instance":TEXT,"to":TEXT,"limit_ns":-1,"rtt_ns":-5,"by":"node"}],"silent":[TEXT]}`)))
@@ -107,6 +95,83 @@ func startHostile(t *testing.T) *hostile {
 		h.Close()
 	})
 	return h
+}
+
+// stream sends the changes after the position of the request, as a root does: the browser may end a
+// connection at any time, after the server has written to it.
+func (h *hostile) stream(w http.ResponseWriter, r *http.Request) {
+	at := r.Header.Get("Last-Event-ID")
+	h.mu.Lock()
+	next, breaks := h.since, h.breaks
+	if i := slices.IndexFunc(h.changes, func(m string) bool { return strings.Contains(m, "\nid: "+at+"\n") }); i >= 0 {
+		next = i + 1
+	}
+	h.resumed = append(h.resumed, at)
+	h.tell()
+	h.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = w.Write([]byte("event: bookmark\nid: " + at + "\ndata: {\"revision\":7}\n\n"))
+	for {
+		h.mu.Lock()
+		more, news, ended := h.changes[next:], h.news, h.breaks != breaks
+		next = len(h.changes)
+		h.mu.Unlock()
+		for _, m := range more {
+			_, _ = w.Write([]byte(m))
+		}
+		if ended || http.NewResponseController(w).Flush() != nil {
+			return
+		}
+		select {
+		case <-news:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// tell wakes the streams. mu is held.
+func (h *hostile) tell() {
+	close(h.news)
+	h.news = make(chan struct{})
+}
+
+// change sends messages.
+func (h *hostile) change(messages ...string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changes = append(h.changes, messages...)
+	h.tell()
+}
+
+// gone says that the changes are no longer known; the lists have them.
+func (h *hostile) gone() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changes = append(h.changes, "event: gone\ndata: {}\n\n")
+	h.since = len(h.changes)
+	h.tell()
+}
+
+// breakStreams ends the streams and returns the position of the next request for one.
+func (h *hostile) breakStreams(t *testing.T) string {
+	t.Helper()
+	h.mu.Lock()
+	had := len(h.resumed)
+	h.breaks++
+	h.tell()
+	h.mu.Unlock()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		h.mu.Lock()
+		asked := h.resumed[had:]
+		h.mu.Unlock()
+		if len(asked) > 0 {
+			return asked[0]
+		}
+		if time.Now().After(end) {
+			t.Fatal("the page does not ask for the stream again")
+		}
+	}
 }
 
 // No text of others becomes markup, a script, an escape sequence or a change of direction.
@@ -215,17 +280,17 @@ func TestTheStreamResumes(t *testing.T) {
 	h := startHostile(t)
 	b := open(t, h.URL)
 	b.signIn("dora", "x")
-	h.next <- "event: change\nid: 9.2\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":9,\"object\":{\"id\":\"acme/new.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":9,\"spec\":{}}}\n\n"
+	h.change("event: change\nid: 9.2\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":9,\"object\":{\"id\":\"acme/new.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":9,\"spec\":{}}}\n\n")
 	b.press("Applications")
 	b.shows("acme/new.prod")
-	h.next <- "" // the connection breaks
-	h.next <- "event: change\nid: 10\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":10}\n\n"
-	if at := h.resumed.Load(); at != "9.2" {
+	if at := h.breakStreams(t); at != "9.2" {
 		t.Errorf("the stream resumed after %v, want 9.2", at)
 	}
+	h.change("event: change\nid: 10\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":10}\n\n")
 	b.until("the application is gone", "!document.body.innerText.includes('acme/new.prod')")
 	// A change that is older than what the page has is not applied.
-	h.next <- "event: change\nid: 10.1\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":8,\"object\":{\"id\":\"acme/new.prod\"}}\n\nevent: change\nid: 11\ndata: {\"kind\":\"app\",\"id\":\"acme/last.prod\",\"revision\":11,\"object\":{\"id\":\"acme/last.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":11,\"spec\":{}}}\n\n"
+	h.change("event: change\nid: 10.1\ndata: {\"kind\":\"app\",\"id\":\"acme/new.prod\",\"revision\":8,\"object\":{\"id\":\"acme/new.prod\"}}\n\n",
+		"event: change\nid: 11\ndata: {\"kind\":\"app\",\"id\":\"acme/last.prod\",\"revision\":11,\"object\":{\"id\":\"acme/last.prod\",\"tenant\":\"acme\",\"created\":\"2026-01-01T00:00:00Z\",\"running\":1,\"wanted\":1,\"services\":[],\"revision\":11,\"spec\":{}}}\n\n")
 	b.shows("acme/last.prod")
 	if text := b.text(); strings.Contains(text, "acme/new.prod") {
 		t.Errorf("an older change was applied:\n%s", text)
@@ -233,14 +298,14 @@ func TestTheStreamResumes(t *testing.T) {
 	// Clusters that have places are on the map.
 	room := `{"milli_cpu":1000,"memory_mb":1024}`
 	for i, place := range []string{"48.14N,11.58E", "40.7,-74.0"} {
-		h.next <- fmt.Sprintf("event: change\nid: %d\ndata: {\"kind\":\"cluster\",\"id\":\"c%[1]d\",\"revision\":%[1]d,\"object\":{\"id\":\"c%[1]d\",\"status\":\"ready\",\"joined\":\"2026-01-01T00:00:00Z\",\"instances\":0,\"location\":%[2]q,\"aggregate\":{\"nodes\":1,\"capacity\":%[3]s,\"free\":%[3]s}}}\n\n", 12+i, place, room)
+		h.change(fmt.Sprintf("event: change\nid: %d\ndata: {\"kind\":\"cluster\",\"id\":\"c%[1]d\",\"revision\":%[1]d,\"object\":{\"id\":\"c%[1]d\",\"status\":\"ready\",\"joined\":\"2026-01-01T00:00:00Z\",\"instances\":0,\"location\":%[2]q,\"aggregate\":{\"nodes\":1,\"capacity\":%[3]s,\"free\":%[3]s}}}\n\n", 12+i, place, room))
 	}
 	b.press("Clusters")
 	b.until("both clusters are on the map", "document.querySelectorAll('.map .spot').length === 2")
 	b.look("map")
 	b.press("Applications")
 	before := h.lists.Load()
-	h.next <- "event: gone\ndata: {}\n\n"
+	h.gone()
 	b.until("the page shows the list again", "!document.body.innerText.includes('acme/last.prod')")
 	b.until("the stream is live again", "document.querySelector('.freshness').innerText.includes('live')")
 	if h.lists.Load() == before {

@@ -13,7 +13,6 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/dev"
 	"github.com/treeline-edge/treeline/internal/programtest"
-	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
 // installation is a root, two clusters and three nodes.
@@ -27,10 +26,7 @@ type installation struct {
 func install(t *testing.T) *installation {
 	t.Helper()
 	programtest.NeedRoot(t)
-	bin, data := folder(t), folder(t)
-	if err := gobuild.Build(t.Context(), bin+"/", "root-orchestrator", "cluster-orchestrator", "node-engine", "testbed/workload"); err != nil {
-		t.Fatal(err)
-	}
+	bin, data := os.Getenv(programs), folder(t)
 	cfg := dev.Config{
 		Bin: bin, Data: data, Listen: "127.0.0.1:0", Clusters: 2, Nodes: 3, Remove: true,
 		Runtime: "process", Network: "host", Allow: []string{bin, "/bin", "/usr/bin"}, Tenant: "acme",
