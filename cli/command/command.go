@@ -91,7 +91,12 @@ func oneLine(s string) string {
 	if !ok {
 		return what
 	}
-	return what + "; did you mean " + strings.Join(strings.Fields(guesses), " or ") + "?"
+	likely := strings.Fields(guesses)
+	// Every short word is at most two changes from a name of two letters.
+	if longer := slices.DeleteFunc(slices.Clone(likely), func(g string) bool { return len(g) < 3 }); len(longer) > 0 {
+		likely = longer
+	}
+	return what + "; did you mean " + strings.Join(likely, " or ") + "?"
 }
 
 type cli struct {

@@ -120,6 +120,10 @@ func (d *description) line(name, format string, args ...any) {
 // events prints the newest shownEvents events for which keep returns true; nil: all.
 func (d *description) events(ctx context.Context, o client.ListOptions, keep func(api.Event) bool) error {
 	kept, _, err := d.api.Events(ctx, o)
+	if errors.Is(err, api.ErrForbidden) { // providers of machines may not see those of applications
+		d.Say("events are not shown: %v", err)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -361,7 +365,14 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	}
 	d.line("Region", "%s", region(cl.Aggregate))
 	d.line("Latency", "%s", spread(cl.Aggregate.Latency))
-	if err := d.instances(ctx, client.ListOptions{Cluster: cl.ID}); err != nil {
+	all, _, err := d.api.Instances(ctx, client.ListOptions{Cluster: cl.ID})
+	if errors.Is(err, api.ErrForbidden) { // but perhaps what runs on the cluster's nodes
+		all, err = d.api.InstancesOn(ctx, cl.ID)
+	}
+	if d.whole.Instances = all; err != nil {
+		d.trouble = fmt.Errorf("list instances of cluster %s: %w", cl.ID, err)
+	}
+	if err := section(d, output.Instances, all); err != nil {
 		return err
 	}
 	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool { return e.Kind == "cluster" && e.Cluster == cl.ID })

@@ -126,7 +126,7 @@ func unmeasured(p output.Printer, all []api.Unmeasured) error {
 	if more := len(all) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Errorf("not measured: %s: %w", strings.Join(texts, "; "), api.ErrUnavailable)
+	return fmt.Errorf("not measured: %s; see treeline doctor if that stays so: %w", strings.Join(texts, "; "), api.ErrUnavailable)
 }
 
 func (c *cli) topInstancesCmd() *cobra.Command {

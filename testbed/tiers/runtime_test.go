@@ -149,3 +149,44 @@ func (f *fakeRuntime) Logs(ctx context.Context, k wire.Key, tail int, follow boo
 }
 
 func (f *fakeRuntime) Close() error { return nil }
+
+// Exec runs three programs: echo, cat, and false, which exits with 3.
+func (f *fakeRuntime) Exec(_ context.Context, k wire.Key, p runtime.Process) (runtime.Running, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.have[k].Phase != wire.WorkloadRunning {
+		return nil, fmt.Errorf("exec in %s: %w", k, api.ErrNotFound)
+	}
+	ended := make(fakeProcess, 1)
+	switch p.Args[0] {
+	case "echo":
+		go func() {
+			_, _ = fmt.Fprintln(p.Stdout, strings.Join(p.Args[1:], " "))
+			ended <- 0
+		}()
+	case "cat":
+		go func() {
+			_, _ = io.Copy(p.Stdout, p.Stdin)
+			ended <- 0
+		}()
+	case "false":
+		ended <- 3
+	default:
+		return nil, fmt.Errorf("start %q: not found: %w", p.Args[0], api.ErrInvalid)
+	}
+	return ended, nil
+}
+
+// fakeProcess has the exit code when the process has ended.
+type fakeProcess chan int
+
+func (p fakeProcess) Resize(uint16, uint16) error { return nil }
+
+func (p fakeProcess) Wait(ctx context.Context) (int, error) {
+	select {
+	case code := <-p:
+		return code, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
