@@ -3,6 +3,7 @@
 // store.Doc is one document of the server, and the filter of a write compares its version. This is
 // atomic in MongoDB. FerretDB 1 reads and writes in two steps, so that two processes that write
 // the same document at the same time can both succeed: use it only for tests or a single process.
+// The log that replicas share (OpenLogs) inserts only, which is atomic in both.
 //
 //	s, err := mongo.Open(ctx, "mongodb://db1,db2,db3/treeline?replicaSet=rs0", "root")
 //	if err != nil {
@@ -62,6 +63,10 @@ type record struct {
 
 // fenceID is the id of Load's own record. The ids of documents have a slash.
 const fenceID = "fence"
+
+// movedID is the id of the record that Retire writes. A release that does not know it does not load
+// the store.
+const movedID = "moved"
 
 var validRole = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$`)
 
@@ -185,6 +190,23 @@ func (s *Store) stored(ctx context.Context, d store.Doc) (store.Doc, error) {
 // Load implements store.Store. It first writes a record of its own: once a majority has that
 // record, the primary has all earlier acknowledged writes, even if it was just elected.
 func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
+	return s.load(ctx, fn, func() error {
+		return fmt.Errorf("load %s: its documents were moved to the store that replicas share: set replica: %w", s.name, api.ErrConflict)
+	})
+}
+
+// Retire makes later Loads fail, because the documents are moved to a log of replicas, and calls fn
+// with every document. It may be repeated. A process that has loaded the store before must have ended.
+func (s *Store) Retire(ctx context.Context, fn func(store.Doc) error) error {
+	_, err := s.docs.InsertOne(ctx, bson.D{{Key: "_id", Value: movedID}, {Key: "version", Value: "log"}})
+	if err != nil && !mongo.IsDuplicateKeyError(err) {
+		return s.failed(ctx, "retire", err)
+	}
+	return s.load(ctx, fn, func() error { return nil })
+}
+
+// load calls fn with the documents, and moved if they were moved.
+func (s *Store) load(ctx context.Context, fn func(store.Doc) error, moved func() error) error {
 	if s.closed.Load() {
 		return store.ErrClosed
 	}
@@ -199,7 +221,13 @@ func (s *Store) Load(ctx context.Context, fn func(store.Doc) error) error {
 	}
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
 	for cursor.Next(ctx) {
-		if id, ok := cursor.Current.Lookup("_id").StringValueOK(); ok && id == fenceID {
+		id, _ := cursor.Current.Lookup("_id").StringValueOK()
+		if id == movedID {
+			if err := moved(); err != nil {
+				return err
+			}
+		}
+		if id == movedID || id == fenceID {
 			continue
 		}
 		var r record
