@@ -29,7 +29,10 @@ type Config struct {
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… to store documents there; empty: a file in data"`
 	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another one, whose content is lost. For one start only"`
 	NewKey   bool          `yaml:"new_secrets_key" usage:"start with a new key for configs and secrets although the one of those in the store is lost. They have no values until they are replaced. For one start only"`
+	Replica  bool          `yaml:"replica" usage:"share store with other replicas of this root: one is active at a time, and the others take over when it stops. Each needs the keys of the first one in data"`
 	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
+
+	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
 
 	InstallDir string `yaml:"install_dir" usage:"directory with the programs that machines which join can install from here: in linux-amd64 and linux-arm64, or directly those of this machine's architecture. They must be of this version. Empty: the directory of this program"`
 
@@ -111,6 +114,12 @@ func (c Config) Validate() error {
 	}
 	if err := daemon.CheckStore(c.Store); err != nil {
 		return err
+	}
+	if c.Replica && c.Store == "" {
+		return daemon.Invalid("replica", "needs store: the file in data cannot be shared with other processes")
+	}
+	if c.ReplicaLease != 0 && (!c.Replica || c.ReplicaLease < time.Second || c.ReplicaLease > time.Minute) {
+		return daemon.Invalid("replica_lease", "%s, want 1s to 1m0s, and only with replica", c.ReplicaLease)
 	}
 	ranges, err := c.Network.ranges()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/store/shared"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
@@ -59,12 +61,27 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
-	st, err := openStore(ctx, cfg, dir)
-	if err != nil {
-		return err
+	var st store.Store
+	var ln net.Listener
+	var rep *replica
+	var loaded []store.Doc
+	if cfg.Replica {
+		if rep, ln, err = standby(ctx, cfg, dir, log); err != nil {
+			return err
+		}
+		defer rep.close()
+		st = rep.store
+		loaded, err = moveIn(ctx, cfg, st, log)
+	} else {
+		if st, err = openStore(ctx, cfg, dir); err != nil {
+			return err
+		}
+		defer st.Close()
+		loaded, err = store.Load(ctx, st)
 	}
-	defer st.Close()
-	loaded, err := store.Load(ctx, st)
+	if ln != nil {
+		defer ln.Close()
+	}
 	if err != nil {
 		return err
 	}
@@ -78,11 +95,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	ln, err := freeport.Listen(cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+	if ln == nil {
+		if ln, err = freeport.Listen(cfg.Listen); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		defer ln.Close()
 	}
-	defer ln.Close()
 
 	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
 	id, err := openIdentity(cfg, dir, authority, st, loaded, external, names, log)
@@ -127,6 +145,14 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	registerMetrics(reg, core, l, link)
 	var health daemon.Health
 	health.RequireLoop(l)
+	if rep != nil {
+		health.Require("role active", func(context.Context) error {
+			if !rep.store.Active() {
+				return shared.ErrLeaseLost
+			}
+			return nil
+		})
+	}
 
 	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
 		return err
@@ -146,10 +172,11 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		}
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		daemon.NotifyReady(log)
-		handler := route(programs, dashboard.Handler(dashboard.Root, web.Handler()), countBytes(reg, link.Handler()), health.Handler(web.Guard(metrics.Handler(reg))))
+		people := rep.guard(web.Handler())
+		handler := route(programs, dashboard.Handler(dashboard.Root, people), countBytes(reg, rep.guard(link.Handler())), health.Handler(web.Guard(metrics.Handler(reg))))
 		var plain func(context.Context) error
 		if cfg.OakestraCompat {
-			compat := oakestra.New(oakestra.Options{Native: web.Handler(), DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
+			compat := oakestra.New(oakestra.Options{Native: people, DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
 			handler = withOakestra(handler, compat)
 			plain = servePlain(cfg, dir, compat, log)
 		}
@@ -161,6 +188,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: l.Run},
+		daemon.Part{Name: "replica", Run: rep.hold},
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},

@@ -47,6 +47,12 @@ func start(t *testing.T, dir string) *daemon {
 	t.Helper()
 	cfg := wiring.Defaults()
 	cfg.Data, cfg.Listen = dir, "127.0.0.1:0"
+	return startWith(t, cfg)
+}
+
+func startWith(t *testing.T, cfg wiring.Config) *daemon {
+	t.Helper()
+	dir := cfg.Data
 	check(t, cfg.Validate())
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -658,11 +664,13 @@ func TestTheCAIsFetchedByItsPin(t *testing.T) {
 
 func TestConfigFaults(t *testing.T) {
 	for name, set := range map[string]func(*wiring.Config){
-		"data":   func(c *wiring.Config) { c.Data = "" },
-		"listen": func(c *wiring.Config) { c.Listen = "7443" },
-		"url":    func(c *wiring.Config) { c.URL = "http://root" },
-		"store":  func(c *wiring.Config) { c.Store = "postgres://x" },
-		"dead":   func(c *wiring.Config) { c.Dead = -1 },
+		"data":          func(c *wiring.Config) { c.Data = "" },
+		"listen":        func(c *wiring.Config) { c.Listen = "7443" },
+		"url":           func(c *wiring.Config) { c.URL = "http://root" },
+		"store":         func(c *wiring.Config) { c.Store = "postgres://x" },
+		"dead":          func(c *wiring.Config) { c.Dead = -1 },
+		"replica":       func(c *wiring.Config) { c.Replica = true },
+		"replica_lease": func(c *wiring.Config) { c.Replica, c.Store, c.ReplicaLease = true, "mongodb://db", time.Millisecond },
 	} {
 		cfg := wiring.Defaults()
 		set(&cfg)

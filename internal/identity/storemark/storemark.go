@@ -53,7 +53,7 @@ type Options struct {
 // Otherwise a store without a mark, new or from an earlier release, gets one.
 func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]store.Doc, error) {
 	have := mark{Authority: fingerprint(o.Authority)}
-	i := slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind == kind && d.Key == key })
+	i := slices.IndexFunc(docs, isMark)
 	if i >= 0 {
 		var in mark
 		if err := json.Unmarshal(docs[i].Data, &in); err != nil {
@@ -82,6 +82,11 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 	}
 	return docs, o.use(have)
 }
+
+// Marked reports whether docs have a mark.
+func Marked(docs []store.Doc) bool { return slices.ContainsFunc(docs, isMark) }
+
+func isMark(d store.Doc) bool { return d.Kind == kind && d.Key == key }
 
 // empty returns an error if an empty store must not be used.
 func (o Options) empty() error {
