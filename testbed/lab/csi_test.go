@@ -2,6 +2,7 @@ package lab_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -161,13 +162,12 @@ func TestCSIVolumes(t *testing.T) {
 				return i.Reason == api.ReasonVolumeDriver && strings.Contains(i.Detail, fmt.Sprintf("CSI driver %s has not answered %s for", driver, k.method))
 			}))
 			// It is tried again all the time; between two attempts why names the call.
-			out := l.CLI("why", "site/web#0")
-			for deadline := time.Now().Add(20 * time.Second); !strings.Contains(out, k.method) && time.Now().Before(deadline); out = l.CLI("why", "site/web#0") {
-				time.Sleep(50 * time.Millisecond)
-			}
-			if !strings.Contains(out, k.method) {
-				t.Errorf("why does not name what hangs:\n%s", out)
-			}
+			lab.Within(t, time.Minute, "why names what hangs", func() error {
+				if out := l.CLI("why", "site/web#0"); !strings.Contains(out, k.method) {
+					return errors.New(out)
+				}
+				return nil
+			})
 			check(t, "n1", "n2") // db is not affected
 			for _, n := range nodes {
 				n.Kill9()

@@ -20,7 +20,7 @@ import (
 // setHealth sets the status with which an instance of testbed/workload answers its health checks.
 func setHealth(t *testing.T, in *lab.Inside, port, status int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c := http.Client{Transport: &http.Transport{DialContext: in.Dial, DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/set?status=%d", port, status), http.NoBody)
@@ -67,7 +67,11 @@ func TestHealthChecks(t *testing.T) {
 	in := w.Inside(id("client"))
 	at := netip.AddrPortFrom(w.Addresses("shop", "web").RoundRobin, 80).String()
 	answers := func(want bool) error {
-		_, err := in.Who(at, 500*time.Millisecond)
+		patience := 500 * time.Millisecond
+		if want {
+			patience = 10 * time.Second
+		}
+		_, err := in.Who(at, patience)
 		if (err == nil) != want {
 			return fmt.Errorf("answers: %t (%w), want %t", err == nil, err, want)
 		}
@@ -87,11 +91,11 @@ func TestHealthChecks(t *testing.T) {
 		}
 		server := w.Inside(id("web"))
 		setHealth(t, server, 80, 200)
-		lab.Within(t, 10*time.Second, "it gets flows when it is ready", func() error { return answers(true) })
+		lab.Within(t, time.Minute, "it gets flows when it is ready", func() error { return answers(true) })
 		is("web", "is ready", ready)
 		setHealth(t, server, 80, 503)
 		is("web", "is not ready again", unready)
-		lab.Within(t, 10*time.Second, "it gets no flows any more", func() error { return answers(false) })
+		lab.Within(t, time.Minute, "it gets no flows any more", func() error { return answers(false) })
 	})
 	sub(t, w.Lab, "failed liveness restarts", func(t *testing.T) {
 		before := is("sick", "runs", ready)

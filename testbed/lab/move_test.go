@@ -43,7 +43,7 @@ func TestVolumesMove(t *testing.T) {
 		t.Helper()
 		from := nodes[l.Workload(id).Node]
 		to := nodes[map[string]string{"n1": "n2", "n2": "n1"}[from.Name]]
-		lab.Within(t, 10*time.Second, "db writes", func() error {
+		lab.Within(t, time.Minute, "db writes", func() error {
 			text, err := file(from, "log")
 			if lines := strings.Split(string(text), "end\n"); err != nil || len(lines) != moved+1 || strings.Count(lines[moved], "\n") < 20 {
 				return fmt.Errorf("%d bytes, %v", len(text), err)
@@ -53,7 +53,7 @@ func TestVolumesMove(t *testing.T) {
 		if err := c.API.OwnNodes().Drain(t.Context(), api.NodeID(from.Name)); err != nil {
 			t.Fatal(err)
 		}
-		lab.Within(t, 20*time.Second, "the target has a part of the volume", func() error {
+		lab.Within(t, time.Minute, "the target has a part of the volume", func() error {
 			_, err := file(to, "bulk")
 			return err
 		})
@@ -65,7 +65,7 @@ func TestVolumesMove(t *testing.T) {
 			t.Fatalf("db runs on %s, want %s", now, to.Name)
 		}
 		moved++
-		lab.Within(t, 10*time.Second, "the copy on the drained node is deleted", func() error {
+		lab.Within(t, time.Minute, "the copy on the drained node is deleted", func() error {
 			if left := images(from); len(left) > 0 {
 				return fmt.Errorf("left: %v", left)
 			}

@@ -46,7 +46,7 @@ func (n *node) from(wait time.Duration) netip.AddrPort {
 	return netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 }
 
-const soon, never = 10 * time.Second, 300 * time.Millisecond
+const soon, never = time.Minute, 300 * time.Millisecond
 
 // TestNATsDoWhatTheirNamesSay checks the filtering and mapping of each kind of NAT.
 func TestNATsDoWhatTheirNamesSay(t *testing.T) {

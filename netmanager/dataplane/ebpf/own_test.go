@@ -132,7 +132,7 @@ func dialReusing(s *dataplanetest.Space, network string, to netip.AddrPort, loca
 
 // echo sends a line and expects it back; a TCP server first sends its label.
 func echo(c net.Conn, say string, first bool) error {
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	b := make([]byte, 100)
 	if c.RemoteAddr().Network() == "tcp" {
 		if first {
