@@ -114,3 +114,24 @@ func TestCPUClockRuns(t *testing.T) {
 		t.Errorf("the CPU clock is %s, before %s (%v), want it to grow", after, before, err)
 	}
 }
+
+func TestReadinessIsFollowedByARoute(t *testing.T) {
+	programtest.Need(t, "containerd", "runc")
+	var out bytes.Buffer
+	if err := Main(t.Context(), []string{"ready", "--json", "-n", "2"}, &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	var got []Record
+	for line := range strings.Lines(out.String()) {
+		var r Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v in %s", err, line)
+		}
+		if got = append(got, r); r.N != 2 || !(r.Median > 0) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if len(got) != 2 || got[0].Name != "ready.floor" || got[1].Name != "ready.to-route" || got[1].Baseline == nil || got[1].Limit != routeInCluster {
+		t.Errorf("records: %+v", got)
+	}
+}

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/testbed/lab"
-	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
 const (
@@ -28,18 +26,10 @@ const (
 	checkLimit      = 10.0 // % of a core
 )
 
-// healthChecks measures a node engine that carries out 1,000 health checks a second, beside a process
-// that only sends as many HTTP requests with net/http, and the time from readiness to a route.
+// healthChecks measures the processor time of a complete node engine with a fake runtime, whose 1,000
+// instances have one check a second each, beside a process that only sends as many HTTP requests with
+// net/http. This process answers the checks.
 func healthChecks(r *run) error {
-	if err := checkCost(r); err != nil {
-		return err
-	}
-	return readyRoutes(r)
-}
-
-// checkCost measures the processor time of a complete node engine with a fake runtime, whose 1,000
-// instances have one check a second each. This process answers the checks.
-func checkCost(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		var requests, conns atomic.Int64
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -222,61 +212,4 @@ func sendRequests(ctx context.Context, at string) error {
 			})
 		}
 	}
-}
-
-// readyRoutes measures the time from when an instance passes its readiness check until its first answer
-// to a client on another node.
-func readyRoutes(r *run) error {
-	return inLab(r, func(l *lab.Lab) error {
-		hosts := &hostRig{rig{log: r.log}}
-		defer hosts.close()
-		w := newRouteWorld(l, netlab.New(hosts))
-		near := w.cluster("near")
-		w.node(near, "client")
-		w.node(near, "server")
-		l.Wait("the nodes take work", lab.Nodes("near", 2))
-		l.Apply(lab.App("ask", lab.On(l.Container("client", 1), "near", "client")))
-		l.Wait("the client runs", l.Running("ask", "client", 1))
-		in := l.Inside(l.ID("ask", "client", 0))
-
-		web := l.Container("web", 1)
-		web.Cmd, web.Environment = []string{"/app", "serve"}, []string{"PORT=80"}
-		web.Health = &api.Health{Readiness: &api.Check{HTTP: &api.HTTPCheck{Port: 80, Path: "/healthz"}, Interval: 1}}
-		l.Apply(lab.App("web", lab.On(web, "near", "server")))
-		l.Wait("it runs", l.Running("web", "web", 1))
-		at := netip.AddrPortFrom(l.Addresses("web", "web").RoundRobin, 80).String()
-		seen := map[placement]bool{}
-		appear := func() (time.Duration, error) {
-			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-				if err := r.ctx.Err(); err != nil {
-					return 0, err
-				}
-				a, err := ask(r.ctx, in, at)
-				if err != nil || seen[a.placement] || a.Healthy.IsZero() {
-					continue
-				}
-				seen[a.placement] = true
-				return time.Since(a.Healthy), nil
-			}
-			return 0, fmt.Errorf("no new instance answered within a minute")
-		}
-		if _, err := appear(); err != nil {
-			return err
-		}
-		var s series
-		for range max(r.n, 30) {
-			watch := watch(l.Dir)
-			l.Scale("web", "web", 2)
-			took, err := appear()
-			if err != nil {
-				return err
-			}
-			s.add(ms(took), watch.disturbed())
-			l.Scale("web", "web", 1)
-			l.Wait("one is left", l.Running("web", "web", 1))
-		}
-		r.emit(held(s.record("health.ready-to-route", "ms"), routeInCluster).
-			noting("from the answer to the first check that passes until the first answer to a client on another node of the cluster; the limit holds the p99 of %s instances", strconv.Itoa(len(s.values))))
-		return nil
-	})
 }
