@@ -14,8 +14,9 @@ import (
 // Console drives a world without faults by commands, for scenarios as text. Help lists the
 // commands.
 type Console struct {
-	w    *World
-	seen int // lines of the trace that have been shown
+	w     *World
+	seen  int // lines of the trace that have been shown
+	calls []*call
 }
 
 // Help lists the console's commands.
@@ -26,6 +27,10 @@ apply T/APP [SERVICE [KEY[=VALUE]]...]   an SLA; more services on further, inden
                              parallelism surge canaries healthy deadline (of its update, s) norollback
                              priority gpus volume (NAME:MIB of disk, local) move label near (SERVICE:MS of round trip) rigidness (of label and near, s)
                              startup readiness liveness (INTERVAL:FAILURES of a check)
+                             scale=MIN:MAX (by 10 connections to an instance; idle and stabilisation 5 s)
+network                      nodes that are added further on have netmanagers
+load T/APP.SERVICE N         open connections of each of its instances, of which nodes report nothing before; 0: idle
+call T/APP.SERVICE           a client of the same application sends a packet every 2 s until an instance takes its flows
 set C/N KEY=VALUE...         what a node is from now on: gpus=N, storage=MIB, put=MS in the latency space, release=old|new, any other key is a label
 swap C/N C/N EVERY FOR       two nodes change places in the latency space again and again
 scale T/APP.SERVICE N        how many are wanted
@@ -43,12 +48,12 @@ registry down|up             the image registry
 health T/APP.SERVICE N well|unready|dead   whether an instance passes its checks, all but liveness fail, or all fail
 run D                        let time pass
 settle D                     until all that people, tiers and nodes believe agrees
-show instances|workloads|nodes|clusters|why I|desired C/N|moves I
+show instances|workloads|nodes|clusters|calls|why I|desired C/N|moves I
 trace WORD...                what was said since the last trace that has one of the words`
 
 // NewConsole returns a console of a world with a root.
 func NewConsole() *Console {
-	w := NewWorld(1, Settings{}, Options{Trace: true})
+	w := NewWorld(1, Settings{}, Options{Trace: true, Scale: true})
 	w.addRoot()
 	return &Console{w: w}
 }
@@ -122,6 +127,18 @@ func (c *Console) do(command string) (string, error) {
 		}
 		c.w.ill[serviceID(arg(0)).Instance(n)] = arg(2)
 		return "", nil
+	case "network":
+		c.w.Network = true
+		return "", nil
+	case "load":
+		n, err := strconv.Atoi(arg(1))
+		if err != nil {
+			return "", err
+		}
+		c.w.load[serviceID(arg(0))] = n
+		return "", nil
+	case "call":
+		return "", c.call(serviceID(arg(0)))
 	case "run":
 		return c.run(arg(0))
 	case "settle":

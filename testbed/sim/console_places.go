@@ -43,6 +43,13 @@ func asked(m *api.Microservice, name, value string) (err error) {
 		v.Name = name
 		v.SizeMB, err = strconv.ParseInt(size, 10, 64)
 		m.Volumes = append(m.Volumes, v)
+	case "scale":
+		low, high := 0, 0
+		if _, err := fmt.Sscanf(value, "%d:%d", &low, &high); err != nil {
+			return err
+		}
+		down := 5
+		m.Scale = &api.Scale{Min: &low, Max: high, Connections: 10, IdleTime: 5, StabilisationDown: &down}
 	case "move":
 		m.Move = value
 	case "label":

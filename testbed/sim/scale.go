@@ -32,7 +32,7 @@ func (n *NodeMachine) loads() {
 		return
 	}
 	w.after(w.between(2*time.Second, 8*time.Second), n.loads)
-	if !w.resting && (w.chaos == nil || w.chaos.ended) || !n.proc.running() {
+	if !w.resting && w.chaos != nil && w.chaos.ended || !n.proc.running() {
 		return
 	}
 	var all []wire.InstanceUsage
@@ -42,7 +42,13 @@ func (n *NodeMachine) loads() {
 				continue
 			}
 			u := wire.InstanceUsage{Key: v.Key, Idle: time.Hour}
-			if !w.resting {
+			open, known := w.load[id.Service()]
+			switch {
+			case w.chaos == nil && !known:
+				continue
+			case known && open > 0:
+				u.Connections, u.Idle = open, 0
+			case w.chaos != nil && !w.resting:
 				u.Connections, u.Idle = w.chance.IntN(40), w.between(0, 10*time.Second)-1
 				if u.Requests = int64(1000 * (u.Connections - 1)); u.Requests < 0 {
 					u.Requests, u.Fault = -1, "connection refused"

@@ -33,6 +33,10 @@ func (c *Console) show(args []string) (string, error) {
 		for _, k := range c.w.root.core.Clusters() {
 			fmt.Fprintf(&b, "%s  %s  %d instances  free %s on %d nodes\n", k.ID, k.Status, k.Instances, k.Aggregate.Free, k.Aggregate.Nodes)
 		}
+	case "calls":
+		for _, k := range c.calls {
+			fmt.Fprintf(&b, "%s  %s\n", k.service.ID, k.standing())
+		}
 	case "why":
 		return c.showWhy(name)
 	case "moves":
@@ -55,7 +59,7 @@ func (c *Console) show(args []string) (string, error) {
 			}
 		}
 	default:
-		return "", fmt.Errorf("show %q: want instances, workloads, nodes, clusters, why, desired or moves: %w", what, api.ErrInvalid)
+		return "", fmt.Errorf("show %q: want instances, workloads, nodes, clusters, calls, why, desired or moves: %w", what, api.ErrInvalid)
 	}
 	if b.Len() == 0 {
 		return "none\n", nil

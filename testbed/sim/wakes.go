@@ -72,15 +72,24 @@ func (w *World) call(c *wanted) bool {
 		return true
 	}
 	c.from = from
-	for _, r := range from.core.View().Routes() {
+	if c.answered = w.answers(c); !c.answered {
+		from.proc.give(overlay.Miss{Local: local, Remote: c.service.Addresses.RoundRobin})
+	}
+	return c.answered
+}
+
+// answers reports whether the client's node has a route to an instance that runs.
+func (w *World) answers(c *wanted) bool {
+	if c.from == nil {
+		return false
+	}
+	for _, r := range c.from.core.View().Routes() {
 		for _, b := range r.Backends {
 			if r.Service == c.service.ID && b.State == api.BackendUp && len(w.running[b.Instance]) > 0 {
-				c.answered = true
 				return true
 			}
 		}
 	}
-	from.proc.give(overlay.Miss{Local: local, Remote: c.service.Addresses.RoundRobin})
 	return false
 }
 

@@ -86,7 +86,8 @@ type World struct {
 	resting bool // nobody uses a service that scales, and nodes report that
 	woken   int  // services that woke when they were demanded
 
-	ill map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
+	ill  map[api.InstanceID]string // what fails in scenarios: "unready" or "dead"
+	load map[api.ServiceID]int     // open connections of each instance in scenarios
 
 	running   map[api.InstanceID][]*running
 	writes    uint64                       // to volumes
@@ -106,7 +107,7 @@ func NewWorld(seed uint64, set Settings, opts Options) *World {
 		Settings: set, opts: opts, chance: rand.New(rand.NewPCG(seed, 0x7265656c696e65)),
 		quality: set.Quality, externalBroker: set.ExternalBroker,
 		running: map[api.InstanceID][]*running{}, epochs: map[api.InstanceID]api.Epoch{}, moves: moves{},
-		ill: map[api.InstanceID]string{},
+		ill: map[api.InstanceID]string{}, load: map[api.ServiceID]int{},
 	}
 	w.story.keep = opts.Trace
 	if w.quality.Delay == 0 {
