@@ -132,6 +132,10 @@ func TestServicesThatScaleKeepEveryPromise(t *testing.T) {
 			t.Errorf("seed %d: %v", seed, res.Violation)
 		}
 	}
+	// Here a cluster stopped an instance by the new SLA of another one, and the root showed it as running.
+	if v := sim.Run(53, sim.Options{Scale: true}).Violation; v != nil {
+		t.Errorf("seed 53: %v", v)
+	}
 	if woken < 5 {
 		t.Errorf("%d sleeping services were demanded and woke, want at least 5 in 25 seeds", woken)
 	}

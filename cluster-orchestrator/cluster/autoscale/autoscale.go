@@ -400,6 +400,10 @@ func (s *service) anyAwake() bool {
 	return false
 }
 
+// mayStop reports whether the instance's own SLA lets it sleep. During a roll-out that of others may differ,
+// and the root does not accept that an instance sleeps against its SLA.
+func (in *instance) mayStop(id api.InstanceID) bool { return in.Scale.Sleeps(id.Number()) }
+
 // decide compares the number of instances that run with the one that the load asks for.
 func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 	all := s.sorted()
@@ -409,7 +413,7 @@ func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 	scale := s.all[all[0]].Scale
 	least, awake := 0, 0
 	for _, in := range all {
-		if !scale.Sleeps(in.Number()) {
+		if !s.all[in].mayStop(in) {
 			least++
 		}
 		if s.all[in].Awake {
@@ -434,7 +438,7 @@ func (s *service) decide(now time.Time, id api.ServiceID) (out []Decision) {
 			out = append(out, Decision{Instance: in, Wake: true, Why: cmp.Or(why, "it always runs")})
 		}
 	}
-	sleepers := slices.DeleteFunc(slices.Clone(all), func(in api.InstanceID) bool { return !s.all[in].Awake || !scale.Sleeps(in.Number()) })
+	sleepers := slices.DeleteFunc(slices.Clone(all), func(in api.InstanceID) bool { return !s.all[in].Awake || !s.all[in].mayStop(in) })
 	running := func(in api.InstanceID) int {
 		if s.all[in].Running {
 			return 1

@@ -332,3 +332,24 @@ func TestTheNumberStaysWithinItsBounds(t *testing.T) {
 		}
 	}
 }
+
+// During a roll-out an instance still has the old SLA, which says that it always runs.
+func TestAnInstanceSleepsByItsOwnSLA(t *testing.T) {
+	w := newWorld(t)
+	before := &api.Scale{Min: number(2), Max: 2, Connections: 10, IdleTime: 5, StabilisationDown: number(0)}
+	w.add(web, before, 2)
+	after := *before
+	after.Min = number(0)
+	st := State{Scale: &after}
+	w.st[web.Instance(0)] = st
+	w.m.Set(w.now, web.Instance(0), st)
+	if got := w.run(5*time.Minute, busy(Sample{Idle: time.Hour})); len(got) > 0 || w.awake(web) != 1 {
+		t.Errorf("%d instances are awake after %v, want #1 to run as its SLA says", w.awake(web), got)
+	}
+	st = State{Scale: &after, Awake: true, Placed: true, Running: true}
+	w.st[web.Instance(1)] = st
+	w.m.Set(w.now, web.Instance(1), st)
+	if w.run(5*time.Minute, busy(Sample{Idle: time.Hour})); w.awake(web) != 0 {
+		t.Errorf("%d instances are awake with the new SLA, want none", w.awake(web))
+	}
+}
