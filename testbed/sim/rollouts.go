@@ -42,7 +42,7 @@ func (m *RootMachine) checkReplaced(c api.Change) {
 		id := o.Instance.Service()
 		s, ok := m.core.Service(id)
 		r, _ := m.core.RollOut(id)
-		floor := r.Replicas - r.Waiting - m.dormant(id, s.SpecRev)
+		floor := r.Replicas - r.Waiting - m.dormant(id)
 		if r.Extra == 0 {
 			floor -= s.Spec.UpdatePolicy(s.Replicas).Parallelism
 		}
@@ -56,11 +56,11 @@ func (m *RootMachine) checkReplaced(c api.Change) {
 	}
 }
 
-// dormant returns how many instances of a version of a service are dormant: they need not take requests.
+// dormant returns how many instances of a service are dormant: they need not take requests.
 // It counts those of the present step, as the root does; shown has them after the roll-out's events.
-func (m *RootMachine) dormant(id api.ServiceID, version api.Revision) (n int) {
+func (m *RootMachine) dormant(id api.ServiceID) (n int) {
 	for _, in := range m.core.Instances(id.Tenant()) {
-		if in.Service == id && in.Spec == version && in.State == api.Dormant {
+		if in.Service == id && in.State == api.Dormant {
 			n++
 		}
 	}

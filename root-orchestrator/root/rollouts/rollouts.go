@@ -237,7 +237,7 @@ func (m *Machine) begin(r *rollOut, s Service, d *Decision) *rollOut {
 	returns := slices.ContainsFunc(was.History, func(old Version) bool {
 		return old.Version == s.Version && (old.Result == api.RollOutHealthy || s.Version == was.Healthy)
 	})
-	now.Promoted = returns
+	now.Promoted = returns || now.State == api.RollOutRollingBack // a person asked for neither
 	now.History = trimmed(append(slices.DeleteFunc(slices.Clone(was.History), func(old Version) bool { return old.Version == s.Version }), v), now.Healthy)
 	for _, i := range s.Instances {
 		if !i.Placed && i.Version != s.Version {
@@ -316,6 +316,7 @@ type counts struct {
 	open      int // of updated: may become healthy; not those that are dormant or need not become healthy without a place
 	dormant   int // of updated
 	ready     int // of any version
+	awake     int // of any version: not dormant
 	old       int // with another version
 	oldReady  int // of old: take requests
 }
@@ -325,6 +326,9 @@ func (m *Machine) count(r *rollOut, s Service) (c counts) {
 	for _, i := range s.Instances {
 		if i.Ready {
 			c.ready++
+		}
+		if !i.Dormant {
+			c.awake++
 		}
 		if i.Version != s.Version {
 			c.old++
@@ -457,7 +461,7 @@ func (m *Machine) shrink(r *rollOut, s Service, d *Decision) {
 
 // canaries reports whether the roll-out waits for a promotion of its canaries.
 func (m *Machine) canaries(r *rollOut, s Service, c counts, d *Decision) bool {
-	if !r.awaitsPromotion(s) || c.succeeded < r.canaries(s) {
+	if !r.onCanaries(s, c) || c.succeeded < min(r.canaries(s), c.awake) {
 		if r.State == api.RollOutCanary { // one of them is not healthy any more
 			m.proceed(r)
 		}
@@ -483,6 +487,19 @@ func (m *Machine) proceed(r *rollOut) {
 
 func (r *rollOut) awaitsPromotion(s Service) bool {
 	return s.Policy.Canaries > 0 && !r.Promoted && r.Replaces && r.Healthy != 0
+}
+
+// onCanaries reports whether only canaries are replaced. If all instances sleep, none of them proves anything.
+func (r *rollOut) onCanaries(s Service, c counts) bool { return r.awaitsPromotion(s) && c.awake > 0 }
+
+// floor returns how many instances must take requests. Those that sleep need not, also those with an earlier
+// version that are not replaced before the promotion.
+func (r *rollOut) floor(s Service, c counts) int {
+	asleep := c.dormant
+	if r.onCanaries(s, c) {
+		asleep = len(s.Instances) - c.awake
+	}
+	return max(0, s.Replicas-r.Waiting-asleep)
 }
 
 func (r *rollOut) mayRollBack(s Service) bool {
@@ -535,7 +552,7 @@ func (m *Machine) onlyExtrasLeft(r *rollOut, s Service) bool {
 // as many as wanted remain ready. The first instance that becomes healthy proves the version, before
 // others are replaced at once.
 func (m *Machine) choose(r *rollOut, s Service, c counts) (out []api.InstanceID) {
-	floor := max(0, s.Replicas-r.Waiting-c.dormant)
+	floor := r.floor(s, c)
 	if r.Surge == 0 {
 		floor -= s.Policy.Parallelism
 	}
@@ -547,13 +564,14 @@ func (m *Machine) choose(r *rollOut, s Service, c counts) (out []api.InstanceID)
 		return nil
 	}
 	most := len(s.Instances)
-	if r.awaitsPromotion(s) {
-		if most = r.canaries(s) - c.updated; r.Surge > 0 && r.Surging { // those that are additional already
+	canary := r.onCanaries(s, c)
+	if canary {
+		if most = r.canaries(s) - (c.updated - c.dormant); r.Surge > 0 && r.Surging { // those that are additional already
 			most = min(most, len(s.Instances)-s.Replicas)
 		}
 	}
 	for _, i := range r.inOrder(s) {
-		if i.Held || len(out) >= most {
+		if i.Held || len(out) >= most || canary && i.Dormant { // one that sleeps proves nothing
 			continue
 		}
 		if !i.Ready && !i.Unknown && (i.Version != r.Healthy || !i.Placed || i.Dormant) {

@@ -33,6 +33,8 @@ type fleet struct {
 	due    map[api.InstanceID]time.Time // when an instance gets ready
 	events []string
 	lowest int // the fewest instances that were ready
+
+	renumber api.Revision // the number that the root gives a version that returns; 0: the one that it had
 }
 
 func newFleet(t rapid.TB, replicas int, u api.Update) *fleet {
@@ -116,7 +118,7 @@ func (f *fleet) step() {
 		}
 	}
 	if d.RollBack != nil {
-		f.apply(d.RollBack.Version, *d.RollBack.Spec)
+		f.apply(cmp.Or(f.renumber, d.RollBack.Version), *d.RollBack.Spec)
 	}
 	f.lowest = min(f.lowest, f.ready())
 }
@@ -506,6 +508,56 @@ func TestARollOutEndsAndKeepsInstancesReady(t *testing.T) {
 			t.Fatalf("at least %d instances were ready, want %d", f.lowest, floor)
 		}
 	})
+}
+
+// A canary must take requests: instances that sleep keep their version until the promotion.
+func TestCanariesAreInstancesThatAreAwake(t *testing.T) {
+	f := newFleet(t, 3, api.Update{MinHealthyTime: ptr(2), Deadline: 30, Canaries: 2, Surge: ptr(0)})
+	f.until(api.RollOutHealthy)
+	sleep := func(from int) {
+		for n := from; n < 3; n++ {
+			i := f.at(n)
+			i.Dormant, i.Ready, i.Running = true, false, false
+			delete(f.due, web.Instance(n))
+		}
+	}
+	sleep(1)
+	f.next(2)
+	f.until(api.RollOutCanary)
+	f.want(map[api.Revision]int{1: 2, 2: 1})
+	if err := f.m.Promote(web); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		f.step()
+		sleep(1)
+	}
+	f.until(api.RollOutHealthy)
+	f.want(map[api.Revision]int{2: 3})
+
+	sleep(0) // nothing can prove the next version
+	f.next(3)
+	for range 5 {
+		f.step()
+		sleep(0)
+	}
+	f.until(api.RollOutHealthy)
+	f.want(map[api.Revision]int{3: 3})
+}
+
+// The root may give the version that returns another number.
+func TestARollBackWaitsForNoPromotion(t *testing.T) {
+	f := newFleet(t, 3, api.Update{MinHealthyTime: ptr(2), Deadline: 10, Canaries: 1, Surge: ptr(0)})
+	f.until(api.RollOutHealthy)
+	f.broken[2] = true
+	first := *f.s.Spec
+	f.next(2)
+	f.renumber = 3
+	f.until(api.RollOutHealthy)
+	if f.s.Spec.Code != first.Code {
+		t.Errorf("the service has %s, want %s", f.s.Spec.Code, first.Code)
+	}
+	f.want(map[api.Revision]int{3: 3})
 }
 
 // Dormant instances take no requests and are replaced at once. The others prove the version first.

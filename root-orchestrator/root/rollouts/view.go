@@ -73,7 +73,7 @@ func (m *Machine) waitsFor(r *rollOut, s Service, c counts) string {
 	if misfit > 0 {
 		say("%d instances cannot be replaced in place, because the new version needs another or a larger place: free resources for one more instance", misfit)
 	}
-	if floor := max(0, s.Replicas-r.Waiting-c.dormant); r.Surge > 0 && c.oldReady > 0 && c.open == 0 && c.ready <= floor {
+	if floor := r.floor(s, c); r.Surge > 0 && c.oldReady > 0 && c.open == 0 && c.ready <= floor {
 		say("%d of %d instances are ready, too few to replace one of them", c.ready, s.Replicas)
 	}
 	return strings.Join(parts, "; ")
