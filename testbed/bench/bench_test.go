@@ -116,6 +116,7 @@ func TestCPUClockRuns(t *testing.T) {
 }
 
 func TestReadinessIsFollowedByARoute(t *testing.T) {
+	programtest.NeedRoot(t)
 	programtest.Need(t, "containerd", "runc")
 	var out bytes.Buffer
 	if err := Main(t.Context(), []string{"ready", "--json", "-n", "2"}, &out, t.Output()); err != nil {
