@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		err := wiring.Run(ctx, replicaConfig(uri, os.Getenv(replicaData)), slog.New(slog.NewTextHandler(os.Stderr, nil)))
 		if err != nil && ctx.Err() == nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(daemons.ExitCode(err)) //nolint:gocritic // the process ends
+			os.Exit(daemons.ExitCode(err))
 		}
 		os.Exit(0)
 	}
