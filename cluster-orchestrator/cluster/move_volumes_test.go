@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // withMovingDisk is withDisk for a service that moves with its volume.
@@ -362,4 +364,43 @@ func TestForcedDrainMovesStoppedInstances(t *testing.T) {
 	w.result(w.task(moves.Finishing), 7)
 	w.beat()
 	w.expect(0, api.Running, other)
+}
+
+// TestTheTargetOfAMoveGetsTheAccountOfItsRegistry: the account is for the image that it fetches in advance. The
+// service's secrets are not for it until it has the instance.
+func TestTheTargetOfAMoveGetsTheAccountOfItsRegistry(t *testing.T) {
+	w, from := newMovingWorld(t, 3)
+	account, secret := ref("registry", 1), ref("db", 1)
+	account.Registry = "registry.example"
+	a := assignment(0, 1, withMovingDisk(64))
+	a.Values = []wire.ValueRef{secret, account}
+	w.wants(a)
+	w.beat()
+	w.step(Drain{Node: from})
+	v := w.task(moves.Copying)
+	if !slices.Equal(v.Values, []wire.ValueRef{account}) {
+		t.Errorf("values of the task: got %v, want the account alone", v.Values)
+	}
+	gets := func(name string, id api.NodeID, want wire.ValueKey, yes bool) {
+		t.Helper()
+		if k, ok := w.c.ValueFor(id, want.Want()); ok != yes || ok && k.Name != want.Name {
+			t.Errorf("%s: got %v %t, want %t", name, k, ok, yes)
+		}
+	}
+	for id := range w.nodes {
+		gets("account", id, key("registry", 1), id == from || id == v.To)
+		gets("secret", id, key("db", 1), id == from)
+		gets("account of another version", id, key("registry", 2), false)
+	}
+	w.result(v, 0)
+	gets("account after the first pass", v.To, key("registry", 1), false)
+	w.beat()
+	last := w.task(moves.Finishing)
+	if len(last.Values) > 0 {
+		t.Errorf("values of the last pass: got %v, want none", last.Values)
+	}
+	w.copies(v.To, volumeOf(0, 64, last.Epoch))
+	w.result(last, 0)
+	w.pass(4 * time.Second)
+	gets("secret where it runs", v.To, key("db", 1), true)
 }

@@ -49,8 +49,8 @@ func (c *Core) Plan(r api.ClusterPlanRequest) api.ClusterPlan { return c.place.P
 // Values returns the configs and secrets that the instances need, sorted.
 func (c *Core) Values() placement.Needed { return c.place.Values() }
 
-// ValueFor returns the config or secret that a node requests, if an instance assigned to it needs
-// it.
+// ValueFor returns the config or secret that a node requests, if an instance assigned to it needs it, or one that
+// moves there needs it to fetch its image.
 func (c *Core) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool) {
 	return c.place.ValueFor(id, w)
 }

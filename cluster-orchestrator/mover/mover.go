@@ -232,7 +232,7 @@ func (m *Mover) copy(ctx context.Context, t moves.Task, id api.VolumeID, sizeMB 
 	r := m.request(t, wire.StreamReceiveVolume, id)
 	r.Copy = &wire.VolumeCopy{SizeMB: sizeMB, Final: t.Phase == moves.Finishing}
 	if !r.Copy.Final {
-		r.Copy.Code, r.Copy.Platform = t.Spec.Code, t.Spec.Platform
+		r.Copy.Code, r.Copy.Platform, r.Copy.Values = t.Spec.Code, t.Spec.Platform, t.Values
 	}
 	target, err := m.opt.Nodes.Connect(ctx, t.To, r)
 	if err != nil {

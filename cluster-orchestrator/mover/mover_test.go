@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,9 +72,11 @@ func (f *fakeNodes) asked() []wire.StreamRequest {
 	return append([]wire.StreamRequest(nil), f.requests...)
 }
 
+var account = []wire.ValueRef{{Kind: api.KindSecret, Name: "registry", Version: 1, Registry: "registry.example"}}
+
 func task(id api.InstanceID, p moves.Phase, from, to api.NodeID) moves.Task {
 	m := api.Microservice{Code: "db:1", Volumes: []api.Volume{{Name: "data", Type: api.VolumeLocal, SizeMB: 16}, {Name: "tmp", Type: api.VolumeEphemeral, SizeMB: 16}}}
-	return moves.Task{Instance: id, Epoch: 3, Phase: p, From: from, To: to, Spec: m}
+	return moves.Task{Instance: id, Epoch: 3, Phase: p, From: from, To: to, Spec: m, Values: account}
 }
 
 const db = api.InstanceID("acme/shop.prod.db.v1#0")
@@ -142,6 +145,9 @@ func TestTasksAreCarriedOut(t *testing.T) {
 		final := i >= 2
 		if r.Instance != db || r.Epoch != 3 || r.Path != string(db.Volume("data")) || r.Copy != nil && r.Copy.Final != final {
 			t.Errorf("request %d: got %+v", i, r)
+		}
+		if first := i < 2 && r.Kind == wire.StreamReceiveVolume; first != (r.Copy != nil && r.Copy.Code == "db:1" && slices.Equal(r.Copy.Values, account)) {
+			t.Errorf("request %d: got %+v, want the image and its account in the first pass, for the target alone", i, r.Copy)
 		}
 	}
 }

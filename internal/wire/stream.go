@@ -57,6 +57,8 @@ type VolumeCopy struct {
 	Final    bool   `json:"final,omitempty"`   // no placement has the volume, and the target gets it
 	Code     string `json:"code,omitempty"`    // the image of the service, which the target can fetch in advance
 	Platform string `json:"platform,omitempty"`
+	// Values has the account of the image's registry; nodes of earlier releases fetch without it.
+	Values []ValueRef `json:"values,omitempty"`
 }
 
 // Duplex reports whether the stream carries bytes in both directions: a yamux session for portforward,

@@ -7,12 +7,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/streams"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/files"
 	"github.com/treeline-edge/treeline/node-engine/node"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
 )
 
 // volumeStreams serves the streams of moving volumes, and passes other requests to next.
-func (e *engine) volumeStreams(rt runtime.Runtime, next func(context.Context, wire.StreamRequest) (streams.Serve, error)) func(context.Context, wire.StreamRequest) (streams.Serve, error) {
+func (e *engine) volumeStreams(rt runtime.Runtime, provided *files.Files, next func(context.Context, wire.StreamRequest) (streams.Serve, error)) func(context.Context, wire.StreamRequest) (streams.Serve, error) {
 	return func(ctx context.Context, r wire.StreamRequest) (streams.Serve, error) {
 		if r.Kind != wire.StreamSendVolume && r.Kind != wire.StreamReceiveVolume {
 			return next(ctx, r)
@@ -38,7 +39,7 @@ func (e *engine) volumeStreams(rt runtime.Runtime, next func(context.Context, wi
 		}
 		return func(ctx context.Context, conn *streams.Conn) error {
 			sum, err := e.volumes.Receive(ctx, k, name, c.SizeMB, c.Final, conn, func(ctx context.Context) error {
-				e.fetchAhead(ctx, rt, k, c)
+				e.fetchAhead(ctx, rt, provided, k, c)
 				return nil
 			})
 			if err != nil {
@@ -69,13 +70,20 @@ func (e *engine) movingVolume(r wire.StreamRequest) (k wire.Key, name string, er
 }
 
 // fetchAhead fetches the image of the instance that comes with the volume. If that fails, its start does so.
-func (e *engine) fetchAhead(ctx context.Context, rt runtime.Runtime, k wire.Key, c *wire.VolumeCopy) {
+func (e *engine) fetchAhead(ctx context.Context, rt runtime.Runtime, provided *files.Files, k wire.Key, c *wire.VolumeCopy) {
 	f, ok := rt.(runtime.Fetcher)
 	if !ok || c.Code == "" {
 		return
 	}
-	spec := api.Microservice{Virtualization: "container", Code: c.Code, Platform: c.Platform}
-	if err := f.Fetch(ctx, runtime.Workload{Key: k, Spec: spec}); err != nil {
+	w := runtime.Workload{Key: k, Spec: api.Microservice{Virtualization: "container", Code: c.Code, Platform: c.Platform}}
+	var err error
+	if provided != nil {
+		_, w.Login, err = provided.Prepare(ctx, k, &w.Spec, c.Values)
+	}
+	if err == nil {
+		err = f.Fetch(ctx, w)
+	}
+	if err != nil {
 		e.log.Warn("image of a moving instance not fetched", "instance", k.Instance, "err", err)
 	}
 }

@@ -188,7 +188,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		DeleteVolume: e.deleteVolume,
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
-		Access: e.volumeStreams(rt, access.New(reach).Open), Metrics: e.openMetrics,
+		Access: e.volumeStreams(rt, provided, access.New(reach).Open), Metrics: e.openMetrics,
 		DiscardVolume: e.discardVolume, Traces: traces, Usage: usage.NewSampler(rt, log).Sample,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {

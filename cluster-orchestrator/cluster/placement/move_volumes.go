@@ -28,7 +28,7 @@ func (m *Machine) Tasks() (out Tasks) {
 		in := m.instances[id]
 		spec := in.assignment().Spec
 		if v := in.Move; v != nil && (v.Phase == moves.Copying || v.Phase == moves.Finishing) {
-			out = append(out, moves.Task{Instance: id, Epoch: v.Epoch, Phase: v.Phase, From: v.From, To: v.To, Spec: spec})
+			out = append(out, moves.Task{Instance: id, Epoch: v.Epoch, Phase: v.Phase, From: v.From, To: v.To, Spec: spec, Values: in.fetching()})
 		}
 		for _, c := range in.OldCopies {
 			out = append(out, moves.Task{Instance: id, Epoch: c.Epoch, Phase: moves.Discarding, To: c.Node, Spec: spec})

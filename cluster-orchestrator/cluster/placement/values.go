@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -69,17 +70,39 @@ func (m *Machine) revalue(in *instance, a wire.Assignment) {
 	m.updateTargets(in, a)
 }
 
-// ValueFor returns the value that a node requests, if an instance that is assigned to the node needs
-// it.
+// fetching returns the values that the target of a move needs to fetch the image in advance: the account of
+// its registry.
+func (in *instance) fetching() []wire.ValueRef {
+	if in.Move == nil || in.Move.Phase != moves.Copying {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(in.Desired.Values), func(r wire.ValueRef) bool { return r.Registry == "" })
+}
+
+// ValueFor returns the value that a node requests, if an instance that is assigned to the node needs it, or one
+// that moves there needs it to fetch its image.
 func (m *Machine) ValueFor(id api.NodeID, w wire.WantValue) (wire.ValueKey, bool) {
 	n := m.nodes[id]
 	if n == nil {
 		return wire.ValueKey{}, false
 	}
+	find := func(in *instance, refs []wire.ValueRef) (wire.ValueKey, bool) {
+		t := in.id().Tenant()
+		i := slices.IndexFunc(refs, func(r wire.ValueRef) bool { return w.Names(t, r) })
+		if i < 0 {
+			return wire.ValueKey{}, false
+		}
+		return wire.ValueKey{Tenant: t, ValueRef: refs[i]}, true
+	}
 	for _, in := range n.assigned {
-		for _, r := range in.Desired.Values {
-			if t := in.id().Tenant(); w.Names(t, r) {
-				return wire.ValueKey{Tenant: t, ValueRef: r}, true
+		if k, ok := find(in, in.Desired.Values); ok {
+			return k, true
+		}
+	}
+	for moving := range m.moving {
+		if in := m.instances[moving]; in.Move != nil && in.Move.To == id {
+			if k, ok := find(in, in.fetching()); ok {
+				return k, true
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
 )
 
 // Phase is a state of a move, or what a Task is for.
@@ -57,6 +58,7 @@ type Task struct {
 	Phase    Phase     // Copying, Finishing or Discarding
 	From, To api.NodeID
 	Spec     api.Microservice
+	Values   []wire.ValueRef // with Copying: the account of its image's registry
 }
 
 // Same reports whether two tasks are the same, apart from the SLA.
