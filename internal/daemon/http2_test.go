@@ -398,3 +398,21 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// A stream that was passed on may read the end of a body when the handler has returned. Over HTTP/2 its
+// controller is then nil, and a panic outside of a handler would end the daemon.
+func TestABodyMayEndAfterItsHandler(t *testing.T) {
+	bodies := make(chan io.Reader, 1)
+	p := openHTTP2(t, func(_ http.ResponseWriter, r *http.Request) { bodies <- r.Body }, never, never, never)
+	for _, proto := range []string{"http/1.1", "h2"} {
+		c := p.client(proto)
+		for range 20 {
+			resp, err := c.Post("https://"+p.addr, "text/plain", strings.NewReader("x"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			_, _ = io.ReadAll(<-bodies) // an error is right
+		}
+	}
+}

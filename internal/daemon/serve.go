@@ -183,7 +183,9 @@ func (l limits) wrap(next http.Handler) http.Handler {
 		rc := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
 			_ = rc.SetReadDeadline(time.Now().Add(l.body))
-			r.Body = &timedBody{r.Body, rc}
+			body := &timedBody{ReadCloser: r.Body, rc: rc}
+			r.Body = body
+			defer body.end()
 		}
 		out := &timedWriter{w, rc, l.write}
 		defer out.begin() // the server still writes its buffer
@@ -192,18 +194,32 @@ func (l limits) wrap(next http.Handler) http.Handler {
 }
 
 // timedBody clears the read deadline at the end of the body. Over HTTP/1 the deadline would end a
-// request whose answer takes longer.
+// request whose answer takes longer. Spliced streams may read it when the handler has returned, and so its
+// controller can no longer be used.
 type timedBody struct {
 	io.ReadCloser
 	rc *http.ResponseController
+
+	mu   sync.Mutex // guards over
+	over bool
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		_ = b.rc.SetReadDeadline(time.Time{})
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.over {
+			_ = b.rc.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
+}
+
+func (b *timedBody) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
 }
 
 // timedWriter sets a write deadline while it writes, and none between writes: over HTTP/2 an
