@@ -203,7 +203,7 @@ func scaleRule(c checker, at string, service *value) {
 		}
 	}
 	if virt := service.get("virtualization").text; virt == "process" || virt == "microvm" || virt == "unikernel" {
-		c.fault(at+"/scale", "use virtualization: container", "virtualization %s cannot have scale: the node does not see the load of its connections", virt)
+		c.fault(at+"/scale", "use virtualization: container, or replicas, which treeline scale changes", "virtualization %s cannot have scale: the node does not see its connections, nor whether it is idle", virt)
 	}
 	for i, vol := range service.get("volumes").items {
 		if kind := cmp.Or(vol.get("type").text, vol.get("csi_driver").text); kind != VolumeEphemeral && kind != VolumeTmpfs {

@@ -44,3 +44,13 @@ func TestScaleIsHonouredOrRefused(t *testing.T) {
 		}
 	}
 }
+
+// The error names what to do instead (ADR 0275).
+func TestVirtualMachinesDoNotScale(t *testing.T) {
+	for _, virt := range []string{"microvm", "unikernel"} {
+		doc := strings.Replace(placed(`"memory":128,"vcpus":1,"scale":{"max":2,"cpu":70}`), `"virtualization":"container"`, `"virtualization":"`+virt+`"`, 1)
+		if _, err := api.ParseSLA([]byte(doc)); err == nil || !strings.Contains(err.Error(), "does not see its connections") || !strings.Contains(err.Error(), "treeline scale") {
+			t.Errorf("%s: %v", virt, err)
+		}
+	}
+}
