@@ -36,6 +36,7 @@ const (
 	ReasonNodeLost      Reason = "node_lost"           // its node fell silent
 	ReasonClusterLost   Reason = "cluster_lost"        // its cluster fell silent
 	ReasonDrained       Reason = "drained"             // its node was drained
+	ReasonMoved         Reason = "moved"               // its move to another node was requested
 	ReasonLeaseExpired  Reason = "lease_expired"       // the node lost its cluster and stopped it
 	ReasonImageNotFound Reason = "image_not_found"     // the registry has no such image
 	ReasonImageDenied   Reason = "image_denied"        // the registry refuses the credentials

@@ -8,6 +8,14 @@ const MoveVolume = "volume"
 // if it can move instances, too.
 const FeatureVolumeCopy = "volume_copy"
 
+// NotMoved begins the detail of an instance whose requested move failed. It runs where it was.
+const NotMoved = "was not moved: "
+
+// MoveRequest asks to move one instance within its cluster.
+type MoveRequest struct {
+	To NodeID `json:"to,omitempty" maxLength:"63" doc:"The node; left out: any other node."`
+}
+
 func moveField() Field {
 	return Field{
 		Pointer: servicePath + "/move", Type: StringField, Enum: []string{"", MoveVolume}, Default: "an instance stays with its volumes",

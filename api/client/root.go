@@ -214,6 +214,12 @@ func (c *Client) Instance(ctx context.Context, id api.InstanceID) (api.Instance,
 	return Get[api.Instance](ctx, c, pathOf(Instances, id))
 }
 
+// Move asks the cluster of an instance to move it to the node to, or to any other node if to is empty. It returns before the
+// instance has moved. It fails with ErrConflict if no node fits, it moves already or it does not run.
+func (c *Client) Move(ctx context.Context, id api.InstanceID, to api.NodeID) (api.Instance, error) {
+	return send[api.Instance](ctx, c, Request{Method: http.MethodPost, Path: pathOf(Instances, id) + "/move", Body: api.MoveRequest{To: to}})
+}
+
 // Why returns why an instance is where it is, or why it is not placed.
 func (c *Client) Why(ctx context.Context, id api.InstanceID) (api.Why, error) {
 	return Get[api.Why](ctx, c, pathOf(Instances, id)+"/why")

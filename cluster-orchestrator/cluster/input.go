@@ -82,6 +82,12 @@ type (
 		Node  api.NodeID
 		Force bool
 	}
+	// MoveInstance moves one instance to a node, or to the best other node if To is empty. Refused with
+	// ErrNotFound, and with ErrConflict if it fits nowhere else, moves already or does not run.
+	MoveInstance struct {
+		Instance api.InstanceID
+		To       api.NodeID
+	}
 	// RemoveNode removes a node. Refused with ErrNotFound, and with ErrConflict while it is
 	// alive and has instances.
 	RemoveNode struct{ Node api.NodeID }

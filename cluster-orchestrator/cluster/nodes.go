@@ -310,6 +310,8 @@ func (in Drain) apply(c *Core) error {
 	return nil
 }
 
+func (in MoveInstance) apply(c *Core) error { return c.place.Move(in.Instance, in.To) }
+
 // apply sets Purge in the node's desired set and drains the node by force.
 func (in PurgeNode) apply(c *Core) error {
 	if err := c.checkKnown(in.Node); err != nil {

@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,9 @@ func TestRightsPerRole(t *testing.T) {
 		{"GET", "/v1/instances/" + api.PathOf(ours), nil, map[string]int{"": 401, "otto": 0, "alice": 0, "rival": 404}},
 		{"GET", "/v1/instances/" + api.PathOf(theirs) + "/why", nil, map[string]int{"": 401, "otto": 0, "alice": 404, "rival": 0}},
 		{"GET", "/v1/instances/" + api.PathOf(ours) + "/logs", nil, map[string]int{"": 401, "alice": 0, "rival": 404}},
+		{"POST", "/v1/instances/" + api.PathOf(ours) + "/move", api.MoveRequest{}, map[string]int{"": 401, "alice": 409, "otto": 409, "rival": 404, "operator": 404}},
+		{"POST", "/v1/instances/" + api.PathOf(ours) + "/move", api.MoveRequest{To: "n9"}, map[string]int{"": 401, "alice": 403, "otto": 404, "rival": 404}},
+		{"POST", "/v1/instances/" + api.PathOf(theirs) + "/move", api.MoveRequest{}, map[string]int{"alice": 404, "rival": 409, "otto": 409}},
 		{"POST", "/v1/services/" + api.PathOf(ours.Service()) + "/scale", api.Replicas{Replicas: 2}, map[string]int{"": 401, "rival": 404}},
 	} {
 		for who, status := range c.want {
@@ -50,6 +54,44 @@ func TestRightsPerRole(t *testing.T) {
 				t.Errorf("%s %s as %s: %d %s", c.method, c.path, who, w.Code, w.Body)
 			}
 		}
+	}
+}
+
+// TestRequestedMoves: a tenant does not learn the names of nodes, and each request is recorded.
+func TestRequestedMoves(t *testing.T) {
+	r := newRig(t)
+	r.join("n1")
+	r.join("n2")
+	r.want(1, instance(ours, 64))
+	at := func() (i api.Instance) {
+		check(t, r.loop.Read(t.Context(), func() { i, _ = r.core.Instance(ours) }))
+		return i
+	}
+	path, from := "/v1/instances/"+api.PathOf(ours)+"/move", at().Node
+	var i api.Instance
+	r.ask("alice", "POST", path, api.MoveRequest{}, 200, &i)
+	to := at().Node
+	if i.ID != ours || i.Node != "" || i.Reason != api.ReasonMoved || to == from {
+		t.Errorf("move by alice: got %+v, want it on another node than %s, which is not named", i, from)
+	}
+	r.ask("otto", "POST", path, api.MoveRequest{To: to}, 200, &i)
+	if i.Node != to {
+		t.Errorf("move by the operator to the node that has it: got %+v, want %s", i, to)
+	}
+	if p := r.ask("otto", "POST", path, api.MoveRequest{To: "n9"}, 404, nil); !strings.Contains(p.Detail, "n9") {
+		t.Errorf("move to a node that does not exist: got %q, want its name", p.Detail)
+	}
+	if p := r.ask("alice", "POST", path, api.MoveRequest{To: from}, 403, nil); !strings.Contains(p.Detail, "--away") {
+		t.Errorf("alice names a node: got %q, want a way to do without", p.Detail)
+	}
+	var page api.Page[api.Event]
+	r.ask("otto", "GET", "/v1/events", nil, 200, &page)
+	var said []string
+	for _, e := range page.Items {
+		said = append(said, e.Detail)
+	}
+	if want := []string{"move to another node by acme/alice", `move to node "` + string(to) + `" by acme/otto`, `move to node "n9" by acme/otto`}; !slices.Equal(said, want) {
+		t.Errorf("records: got %q, want %q", said, want)
 	}
 }
 

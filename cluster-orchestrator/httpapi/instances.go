@@ -32,6 +32,11 @@ type logsIn struct {
 	access.LogsIn
 }
 
+type moveIn struct {
+	ID   string `path:"id" maxLength:"512" doc:"The instance's id, with ~ for / and #."`
+	Body api.MoveRequest
+}
+
 type scaleIn struct {
 	ID   string `path:"id" maxLength:"512" doc:"The service's id, with ~ for /."`
 	Body api.Replicas
@@ -49,6 +54,7 @@ func (a *API) registerInstances() {
 	answer(a, plan.Named("plan"), "", a.plan)
 	handle(a, tag.Get("/v1/instances/{id}/logs", "Stream the output of an instance", 404, 409, 503, 504).Named("instanceLogs").
 		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), "", a.logs)
+	answer(a, tag.Post("/v1/instances/{id}/move", "Move an instance to another node", 404, 409).Named("moveInstance").About(access.AboutMove), "", a.move)
 	latency := tag.Get("/v1/apps/{id}/latency", "Show the round trips of the latency links of an application's instances here")
 	answer(a, latency.Named("appLatency"), "", a.latencies)
 	scale := tag.Post("/v1/services/{id}/scale", "Scale a service in this cluster, while the root is unreachable", 404, 409)
@@ -124,6 +130,33 @@ func (a *API) why(ctx context.Context, p rights.Principal, in *instanceIn) (why 
 		why = sched.Redact(why)
 	}
 	return why, err
+}
+
+// move moves an instance. The operator may do so, and those who may change the application; who names a node must be
+// allowed to see nodes.
+func (a *API) move(ctx context.Context, p rights.Principal, in *moveIn) (i api.Instance, err error) {
+	id := api.InstanceFromPath(in.ID)
+	if err := a.allowed(p, rights.NodesWrite); err != nil {
+		if err := rights.Allowed(p, rights.AppsWrite, id.Tenant()); err != nil {
+			return i, err
+		}
+	}
+	if in.Body.To != "" {
+		if err := a.allowed(p, rights.NodesRead); err != nil {
+			return i, access.NoNodes(id)
+		}
+	}
+	if i, err = a.find(ctx, p, in.ID); err != nil {
+		return i, err
+	}
+	if err := a.opt.Audit.Record(ctx, i, access.DescribeMove(in.Body)+" by "+p.User, false); err != nil {
+		return i, fmt.Errorf("record the move of %s: %w", id, err)
+	}
+	if err := a.opt.Owner.Do(ctx, cluster.MoveInstance{Instance: id, To: in.Body.To}, func() { i, _ = a.opt.Core.Instance(id) }); err != nil {
+		return i, err
+	}
+	a.opt.Log.Info("move requested", "instance", id, "to", in.Body.To, "by", p.User)
+	return a.shown(p, i), nil
 }
 
 func (a *API) latencies(ctx context.Context, p rights.Principal, in *struct {

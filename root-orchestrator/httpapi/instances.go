@@ -17,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 func (a *API) registerInstances() {
@@ -25,6 +26,7 @@ func (a *API) registerInstances() {
 	handle(a, instances.Get("/v1/instances/{id}", "Get instance", 404), rights.AppsRead, a.getInstance)
 	answer(a, instances.Get("/v1/instances/{id}/why", "Explain instance", 404).
 		About("Why the instance is where it is, or nowhere, at both tiers. Nodes are named to users who may see them."), rights.AppsRead, a.why)
+	answer(a, instances.Post("/v1/instances/{id}/move", "Move instance", 404, 409, 503, 504).About(access.AboutMove), rights.ClustersRead, a.move)
 	handle(a, instances.Get("/v1/instances/{id}/logs", "Read logs", 404, 409, 503).
 		About("The output of the workload, from its node: the node dials a stream out, and nothing is stored on the way.").
 		Answers("The bytes as they come.", "text/plain", &huma.Schema{Type: "string"}), rights.AppsLogs, a.logs)
@@ -87,6 +89,51 @@ func (a *API) instance(ctx context.Context, p rights.Principal, action rights.Ac
 func (a *API) getInstance(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Instance], error) {
 	i, err := a.instance(ctx, p, rights.AppsRead, in.ID)
 	return object(a.shownInstance(p, i), i.Revision, in.IfNoneMatch), err
+}
+
+// move has an instance moved by its cluster, which checks the rights again and decides.
+func (a *API) move(ctx context.Context, p rights.Principal, in *struct {
+	ID   string `path:"id" doc:"The instance's id, with ~ for / and #."`
+	Body api.MoveRequest
+},
+) (i api.Instance, err error) {
+	id := api.InstanceFromPath(in.ID)
+	owns := rights.Allowed(p, rights.AppsWrite, id.Tenant())
+	ok := false
+	if err := a.owner.Read(ctx, func() { i, ok = a.core.Instance(id) }); err != nil {
+		return i, err
+	}
+	if owns != nil {
+		if !ok || i.Cluster == "" {
+			return i, owns
+		}
+		if _, err := a.cluster(ctx, p, rights.NodesWrite, i.Cluster); err != nil {
+			return i, owns
+		}
+	}
+	switch {
+	case !ok:
+		return i, missing("instance", id)
+	case i.Cluster == "":
+		return i, fmt.Errorf("move %s: it is on no node: it is %s; see treeline why: %w", id, i.Standing(), api.ErrConflict)
+	case in.Body.To != "" && !a.sees(p, i.Cluster):
+		return i, access.NoNodes(id)
+	}
+	record := root.Accessed{Instance: id, Text: access.DescribeMove(api.MoveRequest{}) + " by " + p.User} // tenants see no nodes
+	if err := a.owner.Do(ctx, record, nil); err != nil {
+		return i, fmt.Errorf("record the move of %s: %w", id, err)
+	}
+	var now api.Instance
+	if err := a.ask(ctx, i.Cluster, http.MethodPost, "/v1/instances/"+api.PathOf(id)+"/move", in.Body, &now); err != nil {
+		return i, err
+	}
+	if api.ValidMachineName(string(now.Node)) { // the cluster's word counts for its nodes only
+		i.Node = now.Node
+	}
+	if now.State != api.Running {
+		i.State = api.NodeScheduled
+	}
+	return a.shownInstance(p, i), nil
 }
 
 type logsIn struct {

@@ -21,6 +21,7 @@ import (
 // bodies are valid bodies by route, so that a request reaches the check of rights.
 var bodies = map[string]string{
 	"POST /v1/volumes/{id}/snapshots": `{"name":"monday"}`,
+	"POST /v1/instances/{id}/move":    `{}`,
 	"PUT /v1/apps":                    slaOf("shop", 1),
 	"POST /v1/apps":                   slaOf("shop", 1),
 	"PUT /v1/services/{id}/scale":     `{"replicas":9}`,

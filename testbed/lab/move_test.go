@@ -39,6 +39,7 @@ func TestVolumesMove(t *testing.T) {
 	}
 	// drain moves db off its node. It calls during when the target has a part of the volume.
 	moved := 0
+	byRequest := false
 	drain := func(t *testing.T, during func(from, to *lab.Node)) {
 		t.Helper()
 		from := nodes[l.Workload(id).Node]
@@ -50,7 +51,9 @@ func TestVolumesMove(t *testing.T) {
 			}
 			return nil
 		})
-		if err := c.API.OwnNodes().Drain(t.Context(), api.NodeID(from.Name)); err != nil {
+		if byRequest {
+			l.CLI("move", "instance", "shop/db#0", "--to", "munich/"+to.Name, "--detach")
+		} else if err := c.API.OwnNodes().Drain(t.Context(), api.NodeID(from.Name)); err != nil {
 			t.Fatal(err)
 		}
 		lab.Within(t, time.Minute, "the target has a part of the volume", func() error {
@@ -113,6 +116,14 @@ func TestVolumesMove(t *testing.T) {
 	})
 	sub(t, l, "the engine of the target is killed", func(t *testing.T) {
 		drain(t, func(_, to *lab.Node) { to.Kill9(); to.Start() })
+	})
+	sub(t, l, "a requested move, and the cluster is killed", func(t *testing.T) {
+		byRequest = true
+		drain(t, func(_, _ *lab.Node) { c.Restart() })
+		byRequest = false
+		if out := l.CLI("events", "shop/db#0"); !strings.Contains(out, "move to another node by") || !strings.Contains(out, string(api.ReasonMoved)) {
+			t.Errorf("events do not say who moved it:\n%s", out)
+		}
 	})
 	sub(t, l, "the cluster is killed", func(t *testing.T) {
 		drain(t, func(_, _ *lab.Node) { c.Restart() })

@@ -501,6 +501,10 @@ export interface Microservice {
   vtpus?: number;
 }
 
+export interface MoveRequest {
+  to?: string;
+}
+
 export interface NetStatus {
   cluster?: string;
   error?: string;

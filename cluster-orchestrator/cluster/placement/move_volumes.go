@@ -110,11 +110,13 @@ func (m *Machine) moveRequest(in *instance, from *node) sched.Request {
 func (m *Machine) moveTo(in *instance, from, to *node, v *moves.Move) {
 	m.cancelQuestion(in)
 	m.unreserve(in)
-	in.Moving, in.HandedBack, in.why = in.Node != "", false, nil
+	in.Moving, in.HandedBack, in.why = in.Node != "" && v.Reason != api.ReasonMoved, false, nil
 	in.dropCopies(to.Info.ID)
 	in.Move = v
 	m.reserve(in, to)
-	m.waiting.Add(in.id())
+	if in.Moving || in.Node == "" { // one that moves by request may stay
+		m.waiting.Add(in.id())
+	}
 	m.changed(in)
 }
 
@@ -180,7 +182,11 @@ func (m *Machine) MoveResult(r moves.Result) {
 	case moves.Start:
 		m.assign(in, in.Move.To, in.Move.Reason, in.Move.Text())
 	case moves.Wait, moves.Other:
-		if act == moves.Other && m.otherTarget(in) {
+		if act == moves.Other && !in.Move.Only && m.otherTarget(in) {
+			return
+		}
+		if act == moves.Other && in.Move.Reason == api.ReasonMoved {
+			m.endRequestedMove(in)
 			return
 		}
 		if in.Node == "" {

@@ -260,14 +260,16 @@ func (m *Machine) useReservations(n *node) {
 			m.placeUnreserved(in)
 		case in.awaitsEnd():
 		case m.fits(in, n, n.without(id)):
-			reason := api.ReasonNone
+			reason, detail := api.ReasonNone, "preempted instances have stopped"
 			switch {
+			case in.movesToReservation():
+				reason, detail = api.ReasonMoved, requestedDetail
 			case in.Moving:
 				reason = api.ReasonDrained
 			case in.Node != "":
 				reason = api.ReasonViolated
 			}
-			m.assignOrMove(in, n.Info.ID, reason, "preempted instances have stopped")
+			m.assignOrMove(in, n.Info.ID, reason, detail)
 		}
 	}
 }

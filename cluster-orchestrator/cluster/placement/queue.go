@@ -185,7 +185,7 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 		m.waiting.Remove(in.id())
 		return
 	}
-	if m.asks.Pending(in.id()) || in.awaitsEnd() || in.Move != nil {
+	if m.asks.Pending(in.id()) || in.awaitsEnd() || in.Move != nil || in.movesToReservation() {
 		return
 	}
 	if in.Moving && in.Node != "" && in.movesVolumes() {

@@ -36,6 +36,7 @@ type Move struct {
 	To     api.NodeID `json:"to"`
 	Epoch  api.Epoch  `json:"epoch"` // of the placement at From
 	Reason api.Reason `json:"reason"`
+	Only   bool       `json:"only,omitempty"` // no other target than To is wanted
 
 	First   int64     `json:"first,omitempty"`  // bytes that were copied while it ran
 	Last    int64     `json:"last,omitempty"`   // bytes that were copied after its stop
