@@ -60,6 +60,7 @@ func (in *installation) developer(t *testing.T) {
 	b.fill("replicas", "3")
 	b.press("Scale")
 	b.until("three instances run", "document.querySelectorAll('tr[data-id] .state.good').length === 3")
+	b.shows("Load not measured") // of processes
 	b.look("service")
 	b.press("#2")
 	b.shows("Why it is there")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/testbed/gobuild"
+	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
 // programs names the directory with the programs of installations, in a network of its own.
@@ -20,6 +21,7 @@ const programs = "TREELINE_BROWSER_PROGRAMS"
 // TestMain runs the tests in a network namespace with nothing but a loopback interface. Chromium ends
 // connections when an interface of its namespace changes, and tests of other packages change the machine's.
 func TestMain(m *testing.M) {
+	lab.Main()
 	if os.Geteuid() != 0 || os.Getenv(programs) != "" {
 		os.Exit(m.Run())
 	}
@@ -41,11 +43,11 @@ func inOwnNetwork() (code int, err error) {
 		return 1, err
 	}
 	// Built here, where modules can be fetched.
-	if err := gobuild.Build(context.Background(), bin+"/", "root-orchestrator", "cluster-orchestrator", "node-engine", "testbed/workload"); err != nil {
+	if err := gobuild.Build(context.Background(), bin+"/", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"); err != nil {
 		return 1, err
 	}
 	c := exec.Command("sh", append([]string{"-c", `ip link set lo up && exec "$@"`, "sh"}, os.Args...)...)
-	c.Env = append(os.Environ(), programs+"="+bin)
+	c.Env = append(os.Environ(), programs+"="+bin, "TREELINE_LAB_BIN="+bin)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	var exit *exec.ExitError

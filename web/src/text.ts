@@ -41,6 +41,13 @@ export function memory(mb: number): string {
   return mb >= 10_240 ? (mb / 1024).toLocaleString('en', { maximumFractionDigits: 1 }) + ' GiB' : mb.toLocaleString('en') + ' MiB';
 }
 
+export function bytes(n: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let unit = 0;
+  for (; n >= 1024 && unit < units.length - 1; unit++) n /= 1024;
+  return n.toLocaleString('en', { maximumFractionDigits: n < 10 && unit > 0 ? 1 : 0 }) + ' ' + units[unit];
+}
+
 /** The last part of an id: shop.prod of acme/shop.prod. */
 export function short(id: string): string {
   return id.slice(id.lastIndexOf('/') + 1);

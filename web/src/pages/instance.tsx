@@ -6,6 +6,7 @@ import { Log, Shell } from '../parts/console';
 import { EventTable } from '../parts/events';
 import { WhyView } from '../parts/funnel';
 import { Lifecycle } from '../parts/lifecycle';
+import { InstanceLoad } from '../parts/load';
 import { live } from '../live';
 import { to } from '../route';
 import { serviceOf, short } from '../text';
@@ -58,6 +59,7 @@ export function InstancePage({ id }: { id: string }) {
           <dd>{i.restarts}, placed {i.placements === 1 ? 'once' : i.placements + ' times'}</dd>
         </dl>
       )}
+      {i?.state === 'running' && <InstanceLoad id={id} />}
       <section aria-label="Lifecycle">
         <h2>Lifecycle</h2>
         <Lifecycle events={events} />

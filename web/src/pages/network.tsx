@@ -71,7 +71,7 @@ function Tunnels({ cluster }: { cluster: string }) {
               id={(r) => r.service}
               columns={[
                 { name: 'Service', of: (r) => <T>{r.service}</T> },
-                { name: 'Instances', number: true, of: (r) => (r.asleep ? 'asleep' : (r.backends || []).length) },
+                { name: 'Instances', number: true, of: (r) => (r.backends || []).length + (r.asleep ? ' + asleep' : '') },
                 { name: 'Idle', number: true, of: (r) => duration(r.idle_ns / 1e6) },
                 { name: 'Latency', of: (r) => Object.entries(r.latency_ns || {}).slice(0, 4).map(([i, ns]) => <div key={i}><T>{i}</T> {ms(ns)}</div>) },
                 { name: 'Refused', wide: true, of: (r) => <T>{r.refused}</T> },
@@ -105,8 +105,8 @@ export function Network() {
           columns={[
             { name: 'Service', of: (s) => <a href={to('service', s.id)}><T>{short(s.id)}</T></a> },
             { name: 'Any instance', of: (s) => <code><T>{s.addresses!.rr}</T></code> },
-            { name: 'Closest', of: (s) => <code><T>{s.addresses!.closest}</T></code> },
-            { name: 'Instances', wide: true, of: (s) => Object.entries(s.addresses!.instances || {}).slice(0, 8).map(([n, a]) => <div key={n}>#{n} <code><T>{a}</T></code></div>) },
+            ...(services.some((s) => s.addresses!.closest) ? [{ name: 'Closest', of: (s: Service) => s.addresses!.closest && <code><T>{s.addresses!.closest}</T></code> }] : []),
+            ...(services.some((s) => s.addresses!.instances) ? [{ name: 'Instances', wide: true, of: (s: Service) => Object.entries(s.addresses!.instances || {}).slice(0, 8).map(([n, a]) => <div key={n}>#{n} <code><T>{a}</T></code></div>) }] : []),
           ]}
         />
       )}

@@ -2,6 +2,7 @@ import { useEffect, useState } from 'preact/hooks';
 import type { Instance, Service } from '../types';
 import { segment, send } from '../http';
 import { Age, Empty, Failure, State, T, Table, useLive } from '../parts/basics';
+import { ScaleLoad, unmeasured, UsageSpark, useUsage } from '../parts/load';
 import { live } from '../live';
 import { to } from '../route';
 import { cpus, memory, short } from '../text';
@@ -42,6 +43,9 @@ export function ServicePage({ id }: { id: string }) {
   useEffect(() => live.watch('instance', id), [id]);
   const s = l.get('service', id);
   const instances = l.list('instance').filter((i) => i.service === id);
+  const usage = useUsage(instances.some((i) => i.state === 'running') ? id : '');
+  const why = unmeasured(usage);
+  const measured = !!usage.loaded.value && !why;
   if (!s)
     return (
       <>
@@ -95,13 +99,22 @@ export function ServicePage({ id }: { id: string }) {
             { name: 'Instance', of: (i) => <a href={to('instance', i.id)}>#{i.number}</a> },
             { name: 'State', of: (i) => <State of={i.leaving ? 'stopping' : i.state} note={i.reason} /> },
             { name: 'For', of: (i) => <Age of={i.since} /> },
+            ...(measured
+              ? [
+                  { name: 'Processors', of: (i: Instance) => i.state === 'running' && <UsageSpark usage={usage} instance={i.id} what="milli_cpu" /> },
+                  { name: 'Memory', wide: true, of: (i: Instance) => i.state === 'running' && <UsageSpark usage={usage} instance={i.id} what="memory_bytes" /> },
+                ]
+              : []),
             { name: 'Cluster', of: (i) => i.cluster && <a href={to('cluster', i.cluster)}><T>{i.cluster}</T></a> },
-            { name: 'Node', wide: true, of: (i) => <T>{i.node}</T> },
+            ...(instances.some((i) => i.node) ? [{ name: 'Node', wide: true, of: (i: Instance) => <T>{i.node}</T> }] : []),
             { name: 'Address', wide: true, of: (i) => i.address && <code><T>{i.address}</T></code> },
             { name: 'Restarts', number: true, wide: true, of: (i) => i.restarts },
           ]}
         />
       )}
+      <Failure of={usage.loaded.error} />
+      {why && <p class="faint">Load not measured: <T>{why}</T></p>}
+      <ScaleLoad key={id} service={s} instance={instances.find((i) => i.cluster)?.id || ''} />
     </>
   );
 }

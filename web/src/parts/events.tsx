@@ -33,7 +33,7 @@ export function EventTable({ events }: { events: Event[] }) {
             ),
         },
         { name: 'State', of: (e) => (e.state ? <State of={e.state} note={e.reason} /> : <T>{e.reason}</T>) },
-        { name: 'Detail', of: (e) => <T>{e.detail}</T> },
+        { name: 'Detail', of: (e) => e.detail && <span class="detail"><T>{e.detail}</T></span> },
         { name: 'From', wide: true, of: (e) => <span class="faint"><T>{e.tier}</T></span> },
       ]}
     />
