@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -50,6 +51,7 @@ func inOwnNetwork() (code int, err error) {
 	c.Env = append(os.Environ(), programs+"="+bin, "TREELINE_LAB_BIN="+bin)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread() // Pdeathsig is about the thread
 	var exit *exec.ExitError
 	if err := c.Run(); errors.As(err, &exit) {
 		return max(1, exit.ExitCode()), nil
