@@ -34,7 +34,7 @@ var people = []string{"administrator", "operator", "developer", "provider", "roo
 //	paste FILE [<FILE]              runs the command line that FILE begins with; the rest of FILE is typed
 //	cluster-orchestrator NAME FILE  starts a cluster with the join token in a file
 //	node-engine NAME FILE           starts a node with the join token in a file
-//	stop NAME                       stops a daemon; the root's name is root
+//	halt NAME                       stops a daemon; the root's name is root
 func TestPeopleDoTheirWork(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	in := &peopled{t: t, root: r, shared: t.TempDir(), running: map[string]*life{"root": r.life}}
@@ -64,7 +64,7 @@ func TestPeopleDoTheirWork(t *testing.T) {
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"treeline": in.treeline, "code": in.sameCode, "eventually": in.eventually, "paste": in.paste,
-					"cluster-orchestrator": in.startCluster, "node-engine": in.startNode, "stop": in.stop,
+					"cluster-orchestrator": in.startCluster, "node-engine": in.startNode, "halt": in.halt,
 				},
 			})
 		})
@@ -186,7 +186,7 @@ func (p *peopled) startNode(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-func (p *peopled) stop(ts *testscript.TestScript, _ bool, args []string) {
+func (p *peopled) halt(ts *testscript.TestScript, _ bool, args []string) {
 	l, ok := p.running[args[0]]
 	if !ok {
 		ts.Fatalf("no daemon is called %s", args[0])
