@@ -2,13 +2,19 @@ package lab_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -141,4 +147,64 @@ func TestScaleToZero(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestScaleByPrometheus scales a service up and down by an expression that a real Prometheus server evaluates.
+func TestScaleByPrometheus(t *testing.T) {
+	t.Parallel()
+	programtest.Need(t, "containerd", "runc", "prometheus")
+	l := lab.New(t, lab.Options{})
+	var jobs atomic.Int64
+	jobs.Store(20)
+	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, "jobs{tenant=%q} %d\njobs{tenant=\"other\"} 1000\n", l.Tenant, jobs.Load())
+	}))
+	t.Cleanup(metrics.Close)
+	c := l.Cluster("c1", lab.ClusterOptions{Args: []string{"--prometheus-url", prometheus(t, metrics.Listener.Addr().String())}})
+	c.Node("n1", lab.NodeOptions{Containers: true})
+	m := l.Container("worker", 1)
+	down := 0
+	m.Replicas, m.Scale = nil, &api.Scale{Max: 3, StabilisationDown: &down, Prometheus: &api.QueryGoal{Query: "sum(jobs)", Target: 10}}
+	l.Apply(lab.App("queue", m))
+	number := func(n int) func(lab.View) bool {
+		return func(v lab.View) bool {
+			for k := range 3 {
+				if in := v.Instances[l.ID("queue", "worker", k)]; (in.State == api.Running) != (k < n) || k >= n && in.State != api.Dormant {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	l.WaitWithin(time.Minute, "two instances run for 20 jobs", number(2))
+	if text := l.CLI("describe", "service", "queue/worker"); !strings.Contains(text, "prometheus is 20, the target is 10") {
+		t.Errorf("describe shows\n%s", text)
+	}
+	jobs.Store(3)
+	l.WaitWithin(time.Minute, "one instance runs for 3 jobs", number(1))
+	l.Delete("queue")
+	l.Wait("all is gone", l.Gone("queue"))
+}
+
+// prometheus runs a Prometheus server that scrapes an address, and returns its URL.
+func prometheus(t *testing.T, target string) string {
+	t.Helper()
+	dir := t.TempDir()
+	conf := filepath.Join(dir, "prometheus.yml")
+	text := fmt.Sprintf("scrape_configs:\n- job_name: jobs\n  scrape_interval: 500ms\n  scrape_timeout: 500ms\n  static_configs:\n  - targets: [%q]\n", target)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := freeport.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := ln.Addr().String()
+	_ = ln.Close()
+	cmd := exec.CommandContext(t.Context(), "prometheus", "--config.file", conf, "--storage.tsdb.path", filepath.Join(dir, "data"), "--web.listen-address", at)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return "http://" + at
 }
