@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // The features of an SLA that a node announces in NodeInfo.Features. A node or cluster of an
@@ -48,6 +49,9 @@ func FeatureText(feature string) string {
 	if driver, ok := CSIDriverOf(feature); ok {
 		return "CSI driver " + driver + " (key csi of the node and of the cluster)"
 	}
+	if driver, ok := strings.CutPrefix(feature, csiEphemeralFeature); ok {
+		return "ephemeral volumes of CSI driver " + driver + " (keys csi and csi_ephemeral of the node)"
+	}
 	return cmp.Or(featureTexts[feature], feature)
 }
 
@@ -86,8 +90,11 @@ func (m Microservice) Features() []string {
 	}
 	for _, v := range m.Volumes {
 		f := FeatureOfVolume(v.Type)
-		if v.Type == VolumeCSI {
+		switch v.Type {
+		case VolumeCSI:
 			f = FeatureOfCSI(v.Driver)
+		case VolumeCSIEphemeral:
+			f = FeatureOfEphemeralCSI(v.Driver)
 		}
 		if !slices.Contains(out, f) {
 			out = append(out, f)

@@ -489,23 +489,23 @@ var fieldsAfterConstraints = []Field{
 	{Pointer: volumePath + "/volume_id", Type: StringField, Pattern: volumePattern, Doc: "Oakestra's name of `name`."},
 	{
 		Pointer: volumePath + "/type", Type: StringField, Enum: append([]string{""}, VolumeTypes...),
-		Doc:  "`local`: on a node's disk. It outlives the instance, restarts and new SLAs, and is deleted only by `treeline delete volume`; its instance is placed only where it is, and waits for that node. `csi`: of the driver `csi_driver`. It outlives the instance, too, and follows it to another node after the earlier one has left it or its lease has ended; the service is `exclusive` then. `ephemeral`: on a node's disk, deleted with the placement of the instance. `tmpfs`: in memory, and counts for the instance's memory (Treeline's own).",
+		Doc:  "`local`: on a node's disk. It outlives the instance, restarts and new SLAs, and is deleted only by `treeline delete volume`; its instance is placed only where it is, and waits for that node. `csi`: of the driver `csi_driver`. It outlives the instance, too, and follows it to another node after the earlier one has left it or its lease has ended; the service is `exclusive` then. `csi_ephemeral`: of the driver `csi_driver` on the node, which makes it when it is mounted; it is removed with the placement of the instance. `ephemeral`: on a node's disk, deleted with the placement of the instance. `tmpfs`: in memory, and counts for the instance's memory (Treeline's own).",
 		Rule: "`type` or `csi_driver` is required",
 	},
 	{
 		Pointer: volumePath + "/csi_driver", Type: StringField, Length: 63,
-		Doc: "The CSI driver of a volume of type `csi`, which is implied. Its nodes and its cluster have the driver in their configuration. Oakestra's documents have the other types here, too.", Rule: "a DNS name with a dot (`csi.example.org`), or a type",
+		Doc: "The CSI driver of a volume of type `csi`, which is implied, or `csi_ephemeral`. Its nodes and, for `csi`, its cluster have the driver in their configuration. Oakestra's documents have the other types here, too.", Rule: "a DNS name with a dot (`csi.example.org`), or a type",
 	},
 	{
 		Pointer: volumePath + "/mount_path", Type: StringField, Required: true, Length: maxMountPath,
 		Doc: "Where the container sees it.", Rule: "absolute, without `.` and `..`; not over `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`",
 	},
 	{
-		Pointer: volumePath + "/size", Type: IntegerField, Required: true, Unit: "MiB", Min: 1, Max: MaxVolumeMB,
-		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "at least 16 for `local` and `ephemeral`; an existing `local` volume cannot change its size, one of type `csi` can grow",
+		Pointer: volumePath + "/size", Type: IntegerField, Unit: "MiB", Min: 1, Max: MaxVolumeMB,
+		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "required, but not with `csi_ephemeral`, whose driver may have a parameter for it; at least 16 for `local` and `ephemeral`; an existing `local` volume cannot change its size, one of type `csi` can grow",
 	},
-	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "only with `type: local` or `csi`"},
-	{Pointer: volumePath + "/config", Type: ObjectField, Max: 32, Doc: "Parameters that the CSI driver gets when it creates the volume. Later changes have no effect on an existing volume.", Rule: "only with `type: csi`"},
+	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "not with `ephemeral` and `tmpfs`"},
+	{Pointer: volumePath + "/config", Type: ObjectField, Max: 32, Doc: "Parameters that the CSI driver gets when it makes the volume. Later changes have no effect on an existing volume.", Rule: "only with `type: csi` or `csi_ephemeral`; for the latter no names with `csi.storage.k8s.io/`"},
 	{Pointer: volumePath + "/config/*", Type: StringField, Length: 1024, Doc: "One parameter, under its name of 1 to 128 bytes."},
 	{
 		Pointer: volumePath + "/snapshot", Type: StringField, Length: 512,

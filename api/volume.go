@@ -19,10 +19,10 @@ type Volume struct {
 	// documents have the other types in it, too.
 	Driver    string `json:"csi_driver,omitempty"`
 	MountPath string `json:"mount_path"`
-	SizeMB    int64  `json:"size"` // MiB
+	SizeMB    int64  `json:"size,omitempty"` // MiB; 0: VolumeCSIEphemeral
 	ReadOnly  bool   `json:"read_only,omitempty"`
 
-	Config map[string]string `json:"config,omitempty"` // parameters of the CSI driver
+	Config map[string]string `json:"config,omitempty"` // parameters for the CSI driver
 	// Snapshot is the name of the snapshot that a CSI volume is created from, without its tenant, which is
 	// that of the service.
 	Snapshot string `json:"snapshot,omitempty"`
@@ -34,10 +34,13 @@ const (
 	VolumeEphemeral = "ephemeral" // on a node's disk; deleted with the placement of the instance
 	VolumeTmpfs     = "tmpfs"     // in memory; empty after each restart
 	VolumeCSI       = "csi"       // of a CSI driver; outlives the instance and moves between nodes
+	// VolumeCSIEphemeral is made by a CSI driver on the node when it is mounted, and removed with the placement. Its
+	// driver needs no controller.
+	VolumeCSIEphemeral = "csi_ephemeral"
 )
 
 // VolumeTypes are the values of Volume.Type.
-var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs, VolumeCSI}
+var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs, VolumeCSI, VolumeCSIEphemeral}
 
 // BuiltInVolumes are the types of volumes that nodes provide without a driver.
 var BuiltInVolumes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs}
@@ -131,6 +134,9 @@ func (m Microservice) CSIVolumes() (out []Volume) {
 	return out
 }
 
+// OfDriver reports whether a CSI driver mounts the volume.
+func (v Volume) OfDriver() bool { return v.Type == VolumeCSI || v.Type == VolumeCSIEphemeral }
+
 // KeptVolumes returns the service's volumes that outlive an instance.
 func (m Microservice) KeptVolumes() []Volume { return append(m.LocalVolumes(), m.CSIVolumes()...) }
 
@@ -159,10 +165,11 @@ func (v *Volume) complete() {
 	if len(v.Config) == 0 {
 		v.Config = nil
 	}
-	if v.VolumeID = ""; !slices.Contains(BuiltInVolumes, v.Driver) && v.Driver != "" {
-		v.Type = VolumeCSI
-	} else {
+	switch v.VolumeID = ""; {
+	case slices.Contains(BuiltInVolumes, v.Driver):
 		v.Driver = ""
+	case v.Driver != "" && v.Type != VolumeCSIEphemeral:
+		v.Type = VolumeCSI
 	}
 }
 
@@ -187,6 +194,16 @@ func FeatureOfCSI(driver string) string { return csiFeature + driver }
 func CSIDriverOf(feature string) (driver string, ok bool) {
 	return strings.CutPrefix(feature, csiFeature)
 }
+
+// csiEphemeralFeature begins the feature that a node announces for each driver that may mount volumes of type
+// VolumeCSIEphemeral.
+const csiEphemeralFeature = "csi_ephemeral:"
+
+// FeatureOfEphemeralCSI returns the feature that a node announces if a CSI driver may mount ephemeral volumes there.
+func FeatureOfEphemeralCSI(driver string) string { return csiEphemeralFeature + driver }
+
+// ReservedCSIConfig begins the names of parameters that say what a volume is and for whom it is mounted.
+const ReservedCSIConfig = "csi.storage.k8s.io/"
 
 // occupied are the paths in a container on which no volume may be mounted, also not below or above
 // them.
@@ -229,23 +246,34 @@ func volumeRule(c checker, at string, v *value) {
 	switch {
 	case kind.text == "" && driver.text == "":
 		c.fault(at+"/type", fixEnum(lookup[volumePath+"/type"], ""), "type is missing")
-	case kind.text == VolumeCSI && driver.text == "":
+	case (kind.text == VolumeCSI || kind.text == VolumeCSIEphemeral) && driver.text == "":
 		c.fault(at+"/csi_driver", "name the driver, such as csi.example.org", "csi_driver is missing")
-	case driver.text != "" && !isVolumeType(driver.text) && !ValidCSIDriver(driver.text), driver.text == VolumeCSI:
+	case driver.text != "" && !isVolumeType(driver.text) && !ValidCSIDriver(driver.text), driver.text == VolumeCSI, driver.text == VolumeCSIEphemeral:
 		c.fault(at+"/csi_driver", "use "+strings.Join(BuiltInVolumes, ", ")+" or the name of a CSI driver, such as csi.example.org",
 			"csi_driver %q is not built in, and no name of a CSI driver", shorten(driver.text))
-	case kind.text != "" && driver.text != "" && kind.text != driver.text && (kind.text != VolumeCSI || isVolumeType(driver.text)):
+	case kind.text != "" && driver.text != "" && kind.text != driver.text && (kind.text != VolumeCSI && kind.text != VolumeCSIEphemeral || isVolumeType(driver.text)):
 		c.fault(at+"/csi_driver", "leave one of them out", "csi_driver contradicts type")
 	}
 	is := kind.text
 	if is == "" {
 		is = driver.text
 	}
-	if ValidCSIDriver(driver.text) && !isVolumeType(driver.text) {
+	if ValidCSIDriver(driver.text) && !isVolumeType(driver.text) && is != VolumeCSIEphemeral {
 		is = VolumeCSI
 	}
-	if n := len(v.get("config").members); n > 0 && isVolumeType(is) && is != VolumeCSI {
+	if n := len(v.get("config").members); n > 0 && isVolumeType(is) && is != VolumeCSI && is != VolumeCSIEphemeral {
 		c.fault(at+"/config", "leave config out", "config is for CSI drivers; a volume of type %s takes size and read_only", is)
+	}
+	for _, m := range v.get("config").members {
+		if is == VolumeCSIEphemeral && strings.HasPrefix(m.key, ReservedCSIConfig) {
+			c.fault(at+"/config/"+escape(m.key), "leave it out", "parameter %q is set by the node: names with %s say for whom the volume is", shorten(m.key), ReservedCSIConfig)
+		}
+	}
+	switch size := v.get("size"); {
+	case is == VolumeCSIEphemeral && size.kind != "":
+		c.fault(at+"/size", "leave size out; the driver may have a parameter for it, in config", "a volume of type %s has no size that Treeline knows", is)
+	case is != VolumeCSIEphemeral && size.kind == "":
+		c.fault(at+"/size", "give it", "size is missing")
 	}
 	if s := v.get("snapshot").text; s != "" && isVolumeType(is) && is != VolumeCSI {
 		c.fault(at+"/snapshot", "leave snapshot out, or restore the volume with treeline restore volume", "snapshot is for CSI drivers; a volume of type %s is created empty", is)
@@ -255,7 +283,7 @@ func volumeRule(c checker, at string, v *value) {
 	if n, err := strconv.ParseInt(v.get("size").text, 10, 64); err == nil && n > 0 && n < MinDiskVolumeMB && (is == VolumeLocal || is == VolumeEphemeral) {
 		c.fault(at+"/size", fmt.Sprintf("%d to %d MiB", MinDiskVolumeMB, MaxVolumeMB), "size is %d, too small for a volume of type %s", n, is)
 	}
-	if v.get("read_only").truth && is != VolumeLocal && is != VolumeCSI && isVolumeType(is) {
+	if v.get("read_only").truth && is != VolumeLocal && is != VolumeCSI && is != VolumeCSIEphemeral && isVolumeType(is) {
 		c.fault(at+"/read_only", "leave read_only out", "a volume of type %s is empty at first: read_only would make it useless", is)
 	}
 	if p := v.get("mount_path"); p.kind == StringField && len(p.text) <= maxMountPath {
@@ -265,11 +293,11 @@ func volumeRule(c checker, at string, v *value) {
 	}
 }
 
-// csiVolume returns the index of the first volume of a CSI driver in a service, -1 if it has none.
+// csiVolume returns the index of the first volume of type VolumeCSI in a service, -1 if it has none.
 func csiVolume(service *value) int {
 	return slices.IndexFunc(service.get("volumes").items, func(v value) bool {
 		d := v.get("csi_driver").text
-		return v.get("type").text == VolumeCSI || d != "" && !isVolumeType(d)
+		return v.get("type").text == VolumeCSI || d != "" && !isVolumeType(d) && v.get("type").text != VolumeCSIEphemeral
 	})
 }
 

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"errors"
 	"reflect"
 	"slices"
@@ -49,6 +50,24 @@ func TestCSIVolumes(t *testing.T) {
 	}
 }
 
+func TestEphemeralCSIVolumes(t *testing.T) {
+	m := volumesOf(t, `[{"name":"id","type":"csi_ephemeral","csi_driver":"csi.example.org","mount_path":"/id","read_only":true,"config":{"class":"fast"}}]`)
+	want := []api.Volume{{Name: "id", Type: api.VolumeCSIEphemeral, Driver: "csi.example.org", MountPath: "/id", ReadOnly: true, Config: map[string]string{"class": "fast"}}}
+	if !reflect.DeepEqual(m.Volumes, want) {
+		t.Errorf("volumes: got %+v, want %+v", m.Volumes, want)
+	}
+	// A release that does not know the type needs the feature volume_csi_ephemeral, which no node has.
+	if m.Exclusive || m.KeepsData() || m.Needs().StorageMB != 0 || !slices.Equal(m.Features(), []string{"csi_ephemeral:csi.example.org"}) {
+		t.Errorf("got %+v with features %v, want a service that keeps nothing and needs the driver", m, m.Features())
+	}
+	if text := api.FeatureText(m.Features()[0]); !strings.Contains(text, "csi.example.org") || !strings.Contains(text, "key") {
+		t.Errorf("feature for people: got %q", text)
+	}
+	if text, err := json.Marshal(m.Volumes[0]); err != nil || strings.Contains(string(text), "size") {
+		t.Errorf("volume in JSON: got %s, %v; want no size", text, err)
+	}
+}
+
 func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 	volume := func(members string) string {
 		all := `"name":"data","type":"local","mount_path":"/data","size":64`
@@ -88,6 +107,11 @@ func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 		{volume(`type=;csi_driver="csi.example.org";access_mode="shared"`), "/volumes/0/access_mode", "one writer"},
 		{`"update":{"surge":1},` + volume(`type=;csi_driver="csi.example.org"`), "/update/surge", "CSI volume"},
 		{`"on_disconnect":"keep",` + volume(`type=;csi_driver="csi.example.org"`), "/on_disconnect", "CSI volume"},
+		{volume(`type="csi_ephemeral";size=`), "/volumes/0/csi_driver", "csi_driver is missing"},
+		{volume(`type="csi_ephemeral";csi_driver="csi.example.org"`), "/volumes/0/size", "has no size"},
+		{volume(`type="csi_ephemeral";csi_driver="local";size=`), "/volumes/0/csi_driver", "contradicts type"},
+		{volume(`type="csi_ephemeral";csi_driver="csi.example.org";size=;snapshot="shop.prod.db.prod#0:data@monday"`), "/volumes/0/snapshot", "is for CSI drivers"},
+		{volume(`type="csi_ephemeral";csi_driver="csi.example.org";size=;config={"csi.storage.k8s.io/pod.name":"x"}`), "/volumes/0/config/csi.storage.k8s.io~1pod.name", "is set by the node"},
 		{volume(`csi_driver="tmpfs"`), "/volumes/0/csi_driver", "contradicts type"},
 		{volume("size="), "/volumes/0/size", "size is missing"},
 		{volume("size=0"), "/volumes/0/size", "out of range"},

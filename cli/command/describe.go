@@ -204,6 +204,10 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 		d.line("Device", "%d %s, exclusively", n.Count, n.Name)
 	}
 	for _, v := range m.Volumes {
+		if v.Type == api.VolumeCSIEphemeral {
+			d.line("Volume", "%s at %s: %s of %s", v.Name, v.MountPath, v.Type, v.Driver)
+			continue
+		}
 		d.line("Volume", "%s at %s: %s, %d MiB", v.Name, v.MountPath, v.Type, v.SizeMB)
 	}
 	d.line("Priority", "%s", m.Priority)

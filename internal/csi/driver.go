@@ -399,7 +399,7 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 		return err
 	})
 	if e := (&Error{}); errors.As(err, &e) && e.Code == codes.Unimplemented {
-		err = fmt.Errorf("CSI driver %s has no controller service at its socket of the cluster, which creates volumes; drivers without one are not supported: %w", d.name, api.ErrInvalid)
+		err = fmt.Errorf("CSI driver %s has no controller service at its socket of the cluster, which creates volumes; a driver without one has volumes of type csi_ephemeral only: %w", d.name, api.ErrInvalid)
 	}
 	return out, err
 }

@@ -5,6 +5,9 @@
 // the cluster has confirmed that it is detached. After a crash at any point, the placement's next creation
 // mounts it again, or Run releases what no workload needs. A volume is mounted for one placement at a time.
 //
+// A volume of type api.VolumeCSIEphemeral is made by the driver when it is published, and removed when it is
+// unpublished. As in Kubernetes, it is neither attached nor staged, and the cluster does not know of it.
+//
 // The package never accesses what is mounted, because the server of a file system may hang. A driver that
 // does not answer delays only the placements with its volumes.
 package csi
@@ -21,6 +24,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +41,8 @@ import (
 type Options struct {
 	Dir     string
 	Drivers map[string]*csi.Driver
+	// Ephemeral are the drivers of which services may have ephemeral volumes.
+	Ephemeral []string
 	// Attach and Detach are requests to the cluster.
 	Attach  func(context.Context, wire.WantVolume) (wire.VolumeAttached, error)
 	Detach  func(context.Context, wire.WantVolume) error
@@ -76,6 +82,7 @@ type record struct {
 	Attachment map[string]string `json:"attachment,omitempty"`
 	Expand     bool              `json:"expand,omitempty"`   // the driver has to expand it, once it is published
 	Released   bool              `json:"released,omitempty"` // nothing is mounted; the cluster has not confirmed that it is detached
+	Ephemeral  bool              `json:"ephemeral,omitempty"`
 }
 
 const (
@@ -129,6 +136,9 @@ func (m *Manager) Nodes() (out []api.NodeCSI) {
 	}
 	return out
 }
+
+// MayBeEphemeral reports whether services may have ephemeral volumes of a driver.
+func (m *Manager) MayBeEphemeral(driver string) bool { return slices.Contains(m.opt.Ephemeral, driver) }
 
 // service returns a driver, and what it says about the node.
 func (m *Manager) service(ctx context.Context, name string) (*csi.Driver, csi.NodeService, error) {
@@ -193,6 +203,17 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 			return "", fmt.Errorf("the placement %s has it: %w", v.Epoch, api.ErrConflict)
 		}
 	}
+	ephemeral := s.Type == api.VolumeCSIEphemeral
+	if ephemeral && !m.MayBeEphemeral(s.Driver) {
+		return "", fmt.Errorf("this node does not permit ephemeral volumes of CSI driver %s (key csi_ephemeral): %w", s.Driver, api.ErrUnavailable)
+	}
+	if v.ID != "" && v.Ephemeral != ephemeral {
+		if err := m.free(ctx, v); err != nil {
+			return "", err
+		}
+		m.hurry()
+		return "", fmt.Errorf("the earlier volume of this name, which had another type, is not detached yet: %w", api.ErrConflict)
+	}
 	if v.ID != "" && (v.Epoch != k.Epoch || v.Driver != s.Driver || v.Released) {
 		if err := m.unmount(ctx, v); err != nil {
 			return "", err
@@ -200,7 +221,11 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 		m.set(v, record{})
 	}
 	if v.ID == "" {
-		if err := m.save(v, record{ID: k.Instance.Volume(s.Name), Driver: s.Driver, Epoch: k.Epoch}); err != nil {
+		r := record{ID: k.Instance.Volume(s.Name), Driver: s.Driver, Epoch: k.Epoch, Ephemeral: ephemeral}
+		if ephemeral {
+			r.Handle, r.Context = handleOf(k, s.Name), contextOf(k, s.Config)
+		}
+		if err := m.save(v, r); err != nil {
 			return "", err
 		}
 	}
@@ -236,16 +261,40 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 	return target, nil
 }
 
+// handleOf returns the id of an ephemeral volume, which is the same at each attempt.
+func handleOf(k wire.Key, name string) string {
+	sum := sha256.Sum256([]byte(k.String() + "\x00" + name))
+	return "csi-" + hex.EncodeToString(sum[:])
+}
+
+// contextOf returns what the driver of an ephemeral volume gets. Drivers know the names from Kubernetes.
+func contextOf(k wire.Key, config map[string]string) map[string]string {
+	out := maps.Clone(config)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.DeleteFunc(out, func(name, _ string) bool { return strings.HasPrefix(name, api.ReservedCSIConfig) })
+	out[api.ReservedCSIConfig+"ephemeral"] = "true"
+	out[api.ReservedCSIConfig+"pod.namespace"] = string(k.Instance.Tenant())
+	out[api.ReservedCSIConfig+"pod.name"] = k.Instance.Name()
+	out[api.ReservedCSIConfig+"pod.uid"] = k.String()
+	return out
+}
+
 // at returns the record as a driver's calls need it.
 func (v *volume) at() csi.Mount {
-	return csi.Mount{
+	m := csi.Mount{
 		Tenant: v.ID.Tenant(), Handle: v.Handle, Context: v.Context, Attachment: v.Attachment,
 		Staging: filepath.Join(v.dir, stageDir), Target: filepath.Join(v.dir, targetDir),
 	}
+	if v.Ephemeral {
+		m.Staging = ""
+	}
+	return m
 }
 
 func (m *Manager) publish(ctx context.Context, d *csi.Driver, node csi.NodeService, at csi.Mount) error {
-	if node.Stage {
+	if node.Stage && at.Staging != "" {
 		staged, err := isMounted(at.Staging)
 		if err != nil {
 			return err
@@ -391,6 +440,14 @@ func (m *Manager) release(ctx context.Context, r record, may func(*volume) bool)
 	if !ok {
 		return nil
 	}
+	return m.free(ctx, v)
+}
+
+// free unmounts a volume and saves that it is released.
+func (m *Manager) free(ctx context.Context, v *volume) error {
+	if v.Released {
+		return nil
+	}
 	if err := m.unmount(ctx, v); err != nil {
 		return err
 	}
@@ -413,7 +470,7 @@ func (m *Manager) unmount(ctx context.Context, v *volume) error {
 		if err := notMounted(d, "NodeUnpublishVolume", at.Target); err != nil {
 			return err
 		}
-		if node.Stage {
+		if node.Stage && !v.Ephemeral {
 			if err := d.Unstage(ctx, at); err != nil {
 				return err
 			}
@@ -422,7 +479,7 @@ func (m *Manager) unmount(ctx context.Context, v *volume) error {
 			}
 		}
 	}
-	for _, path := range []string{at.Target, at.Staging} { // never what is in them
+	for _, path := range []string{at.Target, filepath.Join(v.dir, stageDir)} { // never what is in them
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
@@ -535,8 +592,10 @@ func (m *Manager) detach(ctx context.Context, r record) error {
 	if !v.Released || v.key() != r.key() {
 		return nil
 	}
-	if err := m.opt.Detach(ctx, wire.WantVolume{Key: v.key(), Name: v.ID.Label()}); err != nil {
-		return err
+	if !v.Ephemeral {
+		if err := m.opt.Detach(ctx, wire.WantVolume{Key: v.key(), Name: v.ID.Label()}); err != nil {
+			return err
+		}
 	}
 	if err := errors.Join(os.Remove(filepath.Join(v.dir, recordFile)), os.Remove(v.dir)); err != nil {
 		return err

@@ -49,6 +49,10 @@ type rig struct {
 }
 
 func newRig(t *testing.T, timeout time.Duration) *rig {
+	return newRigOf(t, timeout, csidriver.Options{})
+}
+
+func newRigOf(t *testing.T, timeout time.Duration, o csidriver.Options) *rig {
 	programtest.NeedRoot(t)
 	dir, err := os.MkdirTemp("", "csi-") // short, for the socket
 	if err != nil {
@@ -67,7 +71,8 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 	if err := os.Mkdir(volumes, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	r.storage = csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: volumes})
+	o.Name, o.Dir = driverName, volumes
+	r.storage = csidriver.NewStorage(o)
 	secrets := filepath.Join(dir, "secrets.yaml")
 	if err := os.WriteFile(secrets, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -97,7 +102,7 @@ func (r *rig) start() {
 	r.t.Helper()
 	m, err := Open(Options{
 		Dir: filepath.Join(r.dir, "node"), Drivers: map[string]*csi.Driver{driverName: r.driver}, Log: slog.New(slog.DiscardHandler), Pause: 20 * time.Millisecond,
-		Attach: r.attach, Detach: r.detach,
+		Attach: r.attach, Detach: r.detach, Ephemeral: []string{driverName},
 	})
 	if err != nil {
 		r.t.Fatal(err)

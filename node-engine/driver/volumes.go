@@ -42,9 +42,11 @@ type Volumes interface {
 // more. Release unmounts the volumes of a placement of which no workload exists. Sweep releases those of
 // placements that are not in keep and that this process did not prepare, in the background.
 //
-// Nodes returns the drivers that serve the node. Driver.Recheck is called when they change.
+// Nodes returns the drivers that serve the node. Driver.Recheck is called when they change. MayBeEphemeral reports
+// whether a driver may mount volumes of type api.VolumeCSIEphemeral.
 type CSI interface {
 	Nodes() []api.NodeCSI
+	MayBeEphemeral(driver string) bool
 	Prepare(ctx context.Context, k wire.Key, all []api.Volume) ([]runtime.Mount, error)
 	Started(k wire.Key) error
 	Release(ctx context.Context, k wire.Key) error
@@ -72,6 +74,9 @@ func (d *Driver) addVolumes(info *api.NodeInfo, has runtime.Info) {
 		info.CSI = d.opt.CSI.Nodes()
 		for _, c := range info.CSI {
 			info.Features = append(info.Features, api.FeatureOfCSI(c.Driver))
+			if d.opt.CSI.MayBeEphemeral(c.Driver) {
+				info.Features = append(info.Features, api.FeatureOfEphemeralCSI(c.Driver))
+			}
 		}
 	}
 	slices.Sort(info.Features)
@@ -113,7 +118,7 @@ func (d *Driver) sweepVolumes(found []wire.WorkloadEvent) {
 }
 
 func (x execution) prepareVolumes(ctx context.Context, o wire.CreateWorkload) ([]runtime.Mount, error) {
-	all := slices.DeleteFunc(slices.Clone(o.Spec.Volumes), func(v api.Volume) bool { return v.Type == api.VolumeCSI })
+	all := slices.DeleteFunc(slices.Clone(o.Spec.Volumes), api.Volume.OfDriver)
 	switch {
 	case len(all) == 0:
 		return nil, nil
@@ -125,7 +130,7 @@ func (x execution) prepareVolumes(ctx context.Context, o wire.CreateWorkload) ([
 
 // prepareCSI mounts the CSI volumes of a placement.
 func (x execution) prepareCSI(ctx context.Context, o wire.CreateWorkload) ([]runtime.Mount, error) {
-	all := o.Spec.CSIVolumes()
+	all := slices.DeleteFunc(slices.Clone(o.Spec.Volumes), func(v api.Volume) bool { return !v.OfDriver() })
 	switch {
 	case len(all) == 0:
 		return nil, nil

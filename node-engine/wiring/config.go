@@ -40,6 +40,7 @@ type Config struct {
 	Storage        int64         `yaml:"storage" usage:"MiB of disk to offer; 0: the runtime's disk less storage_reserve. It is reserved when an instance is placed"`
 	Volumes        string        `yaml:"volumes" usage:"directory of services' volumes, on the disk that is offered; empty: volumes in the data directory"`
 	CSI            []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's node service; the cluster has the drivers in its configuration, too"`
+	CSIEphemeral   []string      `yaml:"csi_ephemeral" usage:"names of drivers in csi of which services may have volumes of type csi_ephemeral: every tenant with services here chooses their parameters"`
 	CSISecrets     []string      `yaml:"csi_secrets" usage:"files with the secrets of CSI drivers, as NAME=/path/of/its.yaml, read at each call: a map of calls (CreateVolume, NodeStageVolume, …), or of all for the others, to keys and strings; only their owner may read them"`
 	CSITimeout     time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
 	StorageReserve int64         `yaml:"storage_reserve" usage:"MiB of that disk that are not offered; 0: a tenth, at most 10 GiB"`
@@ -103,6 +104,11 @@ func (c Config) Validate() error {
 	sockets, err := csidriver.ParseAll(c.CSI)
 	if err != nil {
 		return daemon.Invalid("csi", "%v", err)
+	}
+	for _, name := range c.CSIEphemeral {
+		if sockets[name] == "" {
+			return daemon.Invalid("csi_ephemeral", "%q is not the name of a driver in csi", name)
+		}
 	}
 	if _, err := csidriver.ParseSecrets(c.CSISecrets, sockets); err != nil {
 		return daemon.Invalid("csi_secrets", "%v", err)

@@ -160,6 +160,7 @@ func (c Config) openCSI(o csi.Options) (*csi.Manager, error) {
 	if o.Drivers, err = csidriver.OpenAll(sockets, secrets, c.CSITimeout); err != nil {
 		return nil, err
 	}
+	o.Ephemeral = c.CSIEphemeral
 	return csi.Open(o)
 }
 

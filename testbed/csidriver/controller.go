@@ -24,7 +24,10 @@ func (s *Server) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 
 // GetPluginCapabilities implements csi.IdentityServer.
 func (s *Server) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	all := []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE}
+	var all []csi.PluginCapability_Service_Type
+	if !s.opt.NodeOnly {
+		all = append(all, csi.PluginCapability_Service_CONTROLLER_SERVICE)
+	}
 	if s.opt.TopologyKey != "" {
 		all = append(all, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	}

@@ -2,7 +2,10 @@ package csidriver
 
 import (
 	"context"
+	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -39,7 +42,7 @@ func (s *Server) use(id, from, to string, readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	if !s.opt.NoAttach && v.attached != s.node {
+	if !s.opt.NoAttach && !v.ephemeral && v.attached != s.node {
 		s.violate("volume %s is mounted on %s while it is attached to %q", id, s.node, v.attached)
 	}
 	for path, at := range v.mounts {
@@ -72,6 +75,12 @@ func (s *Server) leave(id, path string) error {
 		return err
 	}
 	delete(v.mounts, path)
+	if v.ephemeral && len(v.mounts) == 0 {
+		delete(s.volumes, id)
+		if err := os.RemoveAll(s.Data(id)); err != nil {
+			return status.Errorf(codes.Internal, "%v", err)
+		}
+	}
 	return nil
 }
 
@@ -90,13 +99,42 @@ func (s *Server) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRe
 
 // NodePublishVolume implements csi.NodeServer.
 func (s *Server) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	ephemeral := r.GetVolumeContext()["csi.storage.k8s.io/ephemeral"] == "true"
 	switch {
 	case r.GetTargetPath() == "" || r.GetVolumeCapability() == nil:
 		return nil, status.Error(codes.InvalidArgument, "path or capability is missing")
-	case r.GetStagingTargetPath() == "":
+	case ephemeral != s.opt.NodeOnly:
+		return nil, status.Errorf(codes.InvalidArgument, "the volume is ephemeral: %t, want %t", ephemeral, s.opt.NodeOnly)
+	case ephemeral && r.GetStagingTargetPath() != "":
+		return nil, status.Error(codes.InvalidArgument, "an ephemeral volume has a staging path")
+	case !ephemeral && r.GetStagingTargetPath() == "":
 		return nil, status.Error(codes.FailedPrecondition, "staging path is missing")
 	}
+	if ephemeral {
+		if err := s.make(r.GetVolumeId(), r.GetVolumeContext()); err != nil {
+			return nil, err
+		}
+	}
 	return &csi.NodePublishVolumeResponse{}, s.use(r.GetVolumeId(), r.GetStagingTargetPath(), r.GetTargetPath(), r.GetReadonly())
+}
+
+// make creates an ephemeral volume with a file for each entry of its context.
+func (s *Server) make(id string, of map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id == "" || s.volumes[id] != nil {
+		return nil
+	}
+	if err := os.Mkdir(s.Data(id), 0o777); err != nil {
+		return status.Errorf(codes.Internal, "%v", err)
+	}
+	for name, text := range of {
+		if err := os.WriteFile(filepath.Join(s.Data(id), strings.ReplaceAll(name, "/", "_")), []byte(text), 0o600); err != nil {
+			return status.Errorf(codes.Internal, "%v", err)
+		}
+	}
+	s.volumes[id] = &volume{id: id, params: maps.Clone(of), mounts: map[string]string{}, ephemeral: true}
+	return nil
 }
 
 // NodeUnpublishVolume implements csi.NodeServer.

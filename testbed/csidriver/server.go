@@ -65,7 +65,9 @@ func Serve(socket string, s *Storage, node string, segments map[string]string) (
 	}
 	d.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	csi.RegisterIdentityServer(d.grpc, d)
-	csi.RegisterControllerServer(d.grpc, d)
+	if !s.opt.NodeOnly {
+		csi.RegisterControllerServer(d.grpc, d)
+	}
 	csi.RegisterNodeServer(d.grpc, d)
 	go func() {
 		defer close(d.done)

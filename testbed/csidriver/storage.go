@@ -34,6 +34,8 @@ type Options struct {
 	TopologyKey string
 	// NoAttach leaves out ControllerPublishVolume; NoExpand leaves out expansion.
 	NoAttach, NoExpand bool
+	// NodeOnly leaves out the controller: volumes exist while they are published.
+	NodeOnly bool
 	// Uploads is how often CreateSnapshot is called until a snapshot is ready, besides the first call.
 	Uploads int
 }
@@ -59,6 +61,8 @@ type volume struct {
 	topology string            // value of TopologyKey
 	attached string            // node
 	mounts   map[string]string // target path → node
+
+	ephemeral bool // exists while it is published
 }
 
 type snapshot struct {
@@ -96,6 +100,9 @@ func (s *Storage) Capacity(id string) int64 {
 	}
 	return 0
 }
+
+// NodeOnly reports whether the driver has no controller.
+func (s *Storage) NodeOnly() bool { return s.opt.NodeOnly }
 
 // Data returns the directory with the data of a volume.
 func (s *Storage) Data(id string) string { return filepath.Join(s.opt.Dir, id) }

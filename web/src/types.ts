@@ -1122,7 +1122,7 @@ export interface Volume {
   mount_path: string;
   name?: string;
   read_only?: boolean;
-  size: number;
+  size?: number;
   snapshot?: string;
   type?: string;
   volume_id?: string;
