@@ -166,6 +166,21 @@ lock() {
 	fi
 	echo $$ >"$run/install.lock/pid" || fail lock "$run/install.lock cannot be written" "check that /run has space"
 	locked=yes
+	# A run that was killed while it joined a cluster has left a daemon.
+	other=$(cat "$run/join.pid" 2>/dev/null)
+	if [ -n "$other" ] && grep -q -e cluster-orchestrator "/proc/$other/cmdline" 2>/dev/null; then end "$other"; fi
+	rm -f "$run/join.pid"
+}
+
+# end PID: ends a process and waits until it has ended.
+end() {
+	kill "$1" 2>/dev/null
+	tries=0
+	while kill -0 "$1" 2>/dev/null; do
+		tries=$((tries + 1))
+		[ $tries -lt 400 ] || return 1
+		sleep 0.1
+	done
 }
 
 # kib_free DIR: the free KiB of the disk of the directory, or of its first parent that exists.
@@ -262,11 +277,10 @@ place() {
 		[ -n "$file" ] || continue
 		staged=$stage/$(echo "$file" | sed 's|/|+|g')
 		# Rename, because a running program cannot be overwritten.
-		mkdir -p "$(dirname "$target")" && cp -p "$staged" "$target.new" 2>/dev/null && mv -f "$target.new" "$target" || {
+		mkdir -p "$(dirname "$target")" && mv -f "$staged" "$target.new" 2>/dev/null && mv -f "$target.new" "$target" || {
 			rm -f "$target.new"
 			fail files "$target cannot be written" "check that its disk has space and can be written, and run this again"
 		}
-		rm -f "$staged"
 	done || exit 1
 	mkdir -p "$bin" && for p in $programs; do
 		ln -sf "$lib/linux-$arch/$p" "$bin/$p" || fail files "$bin/$p cannot be written" "check that its disk has space and can be written"
@@ -360,6 +374,12 @@ containers() {
 		[ -e "$state/node/node.json" ] || warn containerd "it does not run: this node runs plain programs only, from the directories in process.allow" "run this again with --containerd"
 		return 0
 	fi
+	# The package may start containerd, so note first what is there.
+	[ -e /var/lib/containerd ] || echo containerd >"$lib/containerd"
+	case $init in
+	systemd) systemctl is-enabled -q containerd ;;
+	openrc) rc-update -q show default | grep -qw containerd ;;
+	esac 2>/dev/null || echo "$init" >"$lib/enabled"
 	if ! has containerd; then
 		case $(package_manager) in
 		apt)
@@ -371,7 +391,6 @@ containers() {
 		esac
 		echo containerd >"$lib/packages"
 	fi
-	[ -e /var/lib/containerd ] || echo containerd >"$lib/containerd"
 	case $init in
 	systemd) systemctl enable -q --now containerd ;;
 	openrc) rc-update -q add containerd default && rc-service -q containerd start ;;
@@ -454,27 +473,40 @@ join() {
 			fail join "this machine did not join" "see the lines above"
 		;;
 	cluster) # it joins when it starts
-		printf '%s\n' "$token" | as_treeline "$bin/cluster-orchestrator --config $etc/cluster.yaml --token-file - ${name:+--name $name} ${url:+--url $url} --listen 127.0.0.1:0 --log-level warn --log-format text" &
-		pid=$!
-		tries=0
-		while kill -0 $pid 2>/dev/null && [ ! -e "$joined" ] && [ $tries -lt 300 ]; do
-			tries=$((tries + 1))
-			sleep 0.2
-		done
-		kill $pid 2>/dev/null
-		wait $pid 2>/dev/null
-		[ -e "$joined" ] || fail join "this machine did not join" "see the lines above"
+		if [ ! -e "$joined" ]; then
+			printf '%s\n' "$token" | {
+				sh -c 'echo $PPID' >"$run/join.pid"
+				as_treeline "$bin/cluster-orchestrator --config $etc/cluster.yaml --token-file - ${name:+--name $name} ${url:+--url $url} --listen 127.0.0.1:0 --log-level warn --log-format text"
+			} &
+			pid=$!
+			tries=0
+			while kill -0 $pid 2>/dev/null && [ ! -e "$joined" ] && [ $tries -lt 300 ]; do
+				tries=$((tries + 1))
+				sleep 0.2
+			done
+			kill $pid 2>/dev/null
+			wait $pid 2>/dev/null
+			rm -f "$run/join.pid"
+			[ -e "$joined" ] || fail join "this machine did not join" "see the lines above"
+		fi
 		id=$name
 		;;
 	esac
 	done_ joined "${id:-$role}"
 }
 
-as_treeline() { su -s /bin/sh treeline -c "exec $1"; }
+# as_treeline COMMAND: replaces the shell by the command, as the user treeline. The su of Debian would
+# stay between, so that a signal to it would not end the command at once.
+as_treeline() {
+	if setpriv --help 2>&1 | grep -q -e --init-groups; then
+		exec setpriv --reuid treeline --regid treeline --init-groups sh -c "exec $1"
+	fi
+	exec su -s /bin/sh treeline -c "exec $1"
+}
 
 # start starts the daemons, and restarts those that have changed.
 start() {
-	[ $init != systemd ] || systemctl daemon-reload || fail service "systemd does not answer" "see the line above"
+	[ "$init" != systemd ] || systemctl daemon-reload || fail service "systemd does not answer" "see the line above"
 	for d in $(daemons); do
 		restart=no
 		if [ -n "$wanted" ] || [ "$(sum_of "$state/$role/$role.json")" != "$was" ]; then restart=yes; fi
@@ -508,7 +540,7 @@ confirm() {
 	none) warn boot "without a service manager the daemons do not start with the machine" "have it run at boot: $lib/install.sh start" ;;
 	esac
 	if [ "$role" = root ] && [ -e $state/root/first-sign-in ]; then
-		say "  the first administrator signs in with: treeline login --ca $state/root/ca.pem --code-file $state/root/first-sign-in https://$(cat $state/root/address)"
+		say "  the first administrator signs in with: treeline login --user admin --ca $state/root/ca.pem --code-file $state/root/first-sign-in https://$(cat $state/root/address)"
 	fi
 }
 
@@ -535,13 +567,7 @@ start_one() {
 
 stop_one() {
 	supervised "$1" || return 0
-	kill "$pid"
-	tries=0
-	while kill -0 "$pid" 2>/dev/null; do
-		tries=$((tries + 1))
-		[ $tries -lt 400 ] || return 1
-		sleep 0.1
-	done
+	end "$pid" || return 1
 	rm -f "$run/$1.pid"
 }
 
@@ -618,13 +644,25 @@ remove() {
 
 # remove_rest deletes what all roles share.
 remove_rest() {
-	[ $init != systemd ] || systemctl daemon-reload 2>/dev/null
+	if [ "$init" = systemd ]; then
+		systemctl daemon-reload
+		systemctl reset-failed 'treeline-*'
+	fi 2>/dev/null
 	# Empty control groups of workloads.
 	for group in /sys/fs/cgroup/treeline /sys/fs/cgroup/*/treeline; do
 		[ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
 	done
 	others=$(ctr namespaces list -q 2>/dev/null | grep -v '^treeline$')
 	[ "$init" != none ] || stop_one containerd
+	if [ -r $lib/enabled ] && [ -z "$others" ]; then
+		case $init in
+		systemd) systemctl disable -q --now containerd ;;
+		openrc)
+			rc-service -q containerd --ifstarted stop
+			rc-update -q delete containerd default
+			;;
+		esac 2>/dev/null
+	fi
 	if [ -r $lib/packages ] && [ -z "$others" ]; then
 		case $(package_manager) in
 		apt) apt_get purge containerd runc >/dev/null ;;
@@ -659,7 +697,11 @@ uninstall() {
 		case $answer in y* | Y*) ;; *) fail uninstall "cancelled" ;; esac
 	fi
 	lock
-	remove "$@"
+	# First the node, so that a cluster on this machine takes its leave.
+	# shellcheck disable=SC2046
+	remove $(printf '%s\n' "$@" | grep -x -e node -e net)
+	# shellcheck disable=SC2046
+	remove $(printf '%s\n' "$@" | grep -x -e cluster -e root)
 	remove_rest
 	done_ uninstalled "$*"
 }
