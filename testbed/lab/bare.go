@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/treeline-edge/treeline/testbed/gobuild"
 	"github.com/treeline-edge/treeline/testbed/netlab"
@@ -28,7 +31,8 @@ type Bare struct {
 // BareOptions configure a Bare.
 type BareOptions struct {
 	Host    *netlab.Host
-	Busybox bool // busybox is its only program, as on a fresh Alpine
+	Busybox bool   // busybox is its only program, as on a fresh Alpine
+	Init    string // systemd, or openrc, which implies Busybox; empty: no service manager
 }
 
 //go:embed bare.sh
@@ -42,7 +46,10 @@ func (l *Lab) Bare(name string, o BareOptions) *Bare {
 	l.must(os.MkdirAll(b.Root, 0o755)) //nolint:gosec // a root directory
 	l.must(os.WriteFile(script, []byte(bareScript), 0o600))
 	kind := "debian"
-	if o.Busybox {
+	switch {
+	case o.Init != "":
+		kind = o.Init
+	case o.Busybox:
 		kind = "busybox"
 	}
 	b.Proc = l.proc(name, on(o.Host, []string{"sh", script, filepath.Base(l.Dir) + "-" + name, b.Root, kind, l.bin})...)
@@ -64,6 +71,17 @@ func (l *Lab) Bare(name string, o BareOptions) *Bare {
 	}
 	if b.pid == "" {
 		l.t.Fatalf("%s has no first process", name)
+	}
+	if up := map[string]string{
+		"systemd": "systemctl is-active -q default.target", "openrc": "rc-status -r | grep -q default",
+	}[o.Init]; up != "" {
+		Within(l.t, patience, o.Init+" has started on "+name, func() error {
+			out, err := b.Try(up)
+			if err != nil {
+				return fmt.Errorf("%s: %w: %s", up, err, out)
+			}
+			return nil
+		})
 	}
 	return b
 }
@@ -109,6 +127,61 @@ func (b *Bare) Run(line string) string {
 	return out
 }
 
+// processes returns the command lines of the machine's processes, by their pids outside.
+func (b *Bare) processes() map[int]string {
+	out := map[int]string{}
+	mine, _ := os.Readlink("/proc/" + b.pid + "/ns/pid")
+	for _, pid := range pids() {
+		if ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid)); err == nil && ns == mine {
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			out[pid] = strings.TrimSpace(strings.ReplaceAll(string(name), "\x00", " "))
+		}
+	}
+	return out
+}
+
+// Processes returns the pids outside of the machine's processes whose command lines match.
+func (b *Bare) Processes(command *regexp.Regexp) []int {
+	var out []int
+	for pid, is := range b.processes() {
+		if command.MatchString(is) {
+			out = append(out, pid)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Cut runs a command and kills the processes whose command lines match, as soon as a file whose name
+// is a pattern of path.Match exists on the machine. It reports whether it came to that, and returns
+// when the command has ended.
+func (b *Bare) Cut(line, file string, victims *regexp.Regexp) (killed bool) {
+	b.lab.t.Helper()
+	cmd := b.Command(line)
+	b.lab.must(cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	late := time.After(patience)
+	for {
+		select {
+		case <-ended:
+			return killed
+		case <-late:
+			b.lab.t.Fatalf("%s: not ended within %s", line, patience)
+		case <-time.After(5 * time.Millisecond):
+		}
+		if found, _ := filepath.Glob(filepath.Join(b.Root, file)); len(found) == 0 {
+			continue
+		}
+		for _, pid := range b.Processes(victims) {
+			killed = unix.Kill(pid, unix.SIGKILL) == nil || killed
+		}
+	}
+}
+
 // Write writes a file on the machine.
 func (b *Bare) Write(path, text string) {
 	b.lab.t.Helper()
@@ -117,29 +190,31 @@ func (b *Bare) Write(path, text string) {
 	b.lab.must(os.WriteFile(at, []byte(text), 0o755)) //nolint:gosec // some are scripts
 }
 
-// Traces lists what there is on the machine, apart from temporary files: files, processes, control
-// groups, network devices and rules.
+// Traces lists what there is on the machine, apart from temporary files and the service manager's own
+// state: files, processes, control groups, network devices and rules.
 func (b *Bare) Traces() []string {
 	b.lab.t.Helper()
 	var out []string
 	for _, dir := range []string{"etc", "var", "run", "root", "opt", "local", "bin", "sbin", "usr"} {
 		err := filepath.WalkDir(filepath.Join(b.Root, dir), func(p string, d fs.DirEntry, err error) error {
+			at := strings.TrimPrefix(p, b.Root)
+			if err == nil && slices.Contains([]string{"/run/systemd", "/run/log", "/run/openrc", "/var/lib/systemd"}, at) {
+				return filepath.SkipDir
+			}
 			if err == nil {
-				out = append(out, "file "+strings.TrimPrefix(p, b.Root))
+				out = append(out, "file "+at)
 			}
 			return nil
 		})
 		b.lab.must(err)
 	}
-	for _, pid := range pids() {
-		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
-		if mine, _ := os.Readlink("/proc/" + b.pid + "/ns/pid"); err == nil && ns == mine {
-			name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-			out = append(out, "process "+strings.TrimSpace(strings.ReplaceAll(string(name), "\x00", " ")))
-		}
+	for _, command := range b.processes() {
+		out = append(out, "process "+command)
 	}
 	for _, g := range CgroupsOf(filepath.Base(b.lab.Dir) + "-" + b.Name) {
-		out = append(out, "cgroup "+g)
+		if name := filepath.Base(g); name != "init.scope" && name != "system.slice" && !strings.HasPrefix(name, "systemd-") {
+			out = append(out, "cgroup "+g)
+		}
 	}
 	net := exec.Command("nsenter", "--target", b.pid, "--net", "sh", "-c", "ip -o link | cut -d: -f2; nft list ruleset; ip route; ip rule; sysctl -n net.ipv4.ip_forward")
 	text, err := net.CombinedOutput()
