@@ -212,6 +212,23 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
+// OperatorRequest is the request POST /v1/operators at a cluster for a named token.
+type OperatorRequest struct {
+	Name  string   `json:"name"`            // lower-case letters, digits and inner hyphens
+	Roles []string `json:"roles,omitempty"` // Admin or Infrastructure_Provider; none: the latter
+	TTL   int      `json:"ttl_seconds"`     // a minute to 366 days
+}
+
+// OperatorToken is a named token for a cluster's own API. Token is set only in the answer that creates it.
+type OperatorToken struct {
+	Name    string    `json:"name"`
+	Roles   []string  `json:"roles"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires"`
+	By      string    `json:"by,omitempty"` // the user who created it
+	Token   string    `json:"token,omitempty"`
+}
+
 // JoinToken is a join token. Token, Install and Command are set only in the answer that creates it.
 type JoinToken struct {
 	ID      string    `json:"id"`

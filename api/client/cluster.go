@@ -161,3 +161,19 @@ func (e *exchanged) Token(ctx context.Context, refused string) (string, error) {
 	}
 	return e.have.Token, nil
 }
+
+// CreateOperator makes a named token for the own API of the cluster that the client is connected to.
+func (c *Client) CreateOperator(ctx context.Context, r api.OperatorRequest) (api.OperatorToken, error) {
+	return send[api.OperatorToken](ctx, c, Request{Method: http.MethodPost, Path: "/v1/operators", Body: r})
+}
+
+// Operators lists the named tokens of the cluster that the client is connected to.
+func (c *Client) Operators(ctx context.Context) ([]api.OperatorToken, error) {
+	all, _, err := List[api.OperatorToken](ctx, c, "/v1/operators", ListOptions{})
+	return all, err
+}
+
+// RevokeOperator makes a named token invalid, and the join tokens that were created with it.
+func (c *Client) RevokeOperator(ctx context.Context, name string) error {
+	return c.do(ctx, Request{Method: http.MethodDelete, Path: "/v1/operators/" + api.PathOf(name)})
+}

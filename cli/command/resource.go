@@ -226,6 +226,11 @@ func (c *cli) names(ctx context.Context, kinds ...string) (out []string) {
 			for _, u := range all {
 				out = append(out, u.ID+"\t"+strings.Join(u.Roles, ", "))
 			}
+		case "operators":
+			all, _ := a.Operators(ctx)
+			for _, t := range all {
+				out = append(out, t.Name)
+			}
 		case "tenants":
 			all, _ := a.Tenants(ctx)
 			for _, t := range all {

@@ -97,6 +97,11 @@ func (a *Audit) RecordVolume(ctx context.Context, id api.VolumeID, text string, 
 	return a.record(ctx, e, string(id), text, first)
 }
 
+// RecordToken is Record for a change of a named operator token.
+func (a *Audit) RecordToken(ctx context.Context, name, text string) error {
+	return a.record(ctx, api.Event{Kind: "token", Object: name}, "operator token "+name, text, true)
+}
+
 func (a *Audit) record(ctx context.Context, e api.Event, object, text string, first bool) error {
 	e.Time, e.Tier, e.Reason, e.Detail, e.Cluster = a.opt.Now(), "cluster "+string(a.opt.Cluster), api.ReasonAccess, step.Clip(text), a.opt.Cluster
 	a.mu.Lock()

@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/internal/apishare"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/gate"
@@ -55,6 +56,8 @@ type Options struct {
 	Owner  *loop.Loop[cluster.Input] // of Core
 	Nodes  Nodes
 	Tokens *jointoken.Store
+	// Operators has the named tokens that Authenticate accepts.
+	Operators *operators.Store
 	// Install returns where machines that join as nodes get the programs; nil: nowhere.
 	Install func() *api.Installer
 	Info    func() api.ClusterInfo // returns the current information about this cluster
@@ -115,6 +118,7 @@ func New(o Options) *API {
 	a.registerUsage()
 	a.registerVolumes()
 	a.registerTokens()
+	a.registerOperators()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)
 	answer(a, renew, "", a.renewStream)
 	rest.Describe(a.huma.OpenAPI())

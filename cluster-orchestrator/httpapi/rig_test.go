@@ -18,6 +18,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/loop"
@@ -81,8 +82,11 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	var err error
 	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
 	check(t, err)
+	named, err := operators.New(mem.New(), nil, time.Now)
+	check(t, err)
 	o := httpapi.Options{
-		Core: core, Owner: r.loop, Nodes: r, Tokens: r.desk, Info: func() api.ClusterInfo { return info },
+		Operators: named,
+		Core:      core, Owner: r.loop, Nodes: r, Tokens: r.desk, Info: func() api.ClusterInfo { return info },
 		Authenticate: r.caller,
 		AuthenticateOnce: func(token, object string) (httpapi.Caller, error) {
 			token, only, _ := strings.Cut(token, " for ")

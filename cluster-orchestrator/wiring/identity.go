@@ -20,6 +20,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -55,10 +56,12 @@ type identities struct {
 	upper    *keeper.Keeper    // of the authority's certificate, which the root signs
 	life     time.Duration     // of certificates that the authority signs; 0: the default
 	operator [sha256.Size]byte // hash of the operator's token
-	tokens   *jwt.Verifier
-	revoked  revoke.List
-	sealer   *seal.Sealer  // of configs and secrets in the store
-	unknown  chan struct{} // signals a token with an unknown key
+	// operators has the named tokens; the cluster's store, which is opened later, has them.
+	operators *operators.Store
+	tokens    *jwt.Verifier
+	revoked   revoke.List
+	sealer    *seal.Sealer  // of configs and secrets in the store
+	unknown   chan struct{} // signals a token with an unknown key
 
 	saving sync.Mutex // serialises changes of the credentials, including the save
 
@@ -160,13 +163,24 @@ func (id *identities) key(kid string) (ed25519.PublicKey, bool) {
 }
 
 // authenticate returns the holder of a bearer token at the cluster's own port: the cluster's
-// operator, or a user with a token that the root issued for this cluster. Other tokens of the
+// operator, the holder of a named token, or a user with a token that the root issued for this cluster. Other tokens of the
 // root have another audience and are refused.
 func (id *identities) authenticate(token string) (httpapi.Caller, error) {
 	sum := sha256.Sum256([]byte(token))
 	if subtle.ConstantTimeCompare(sum[:], id.operator[:]) == 1 {
 		operator := rights.Principal{User: "operator", Tenant: rights.System, Roles: []rights.Role{rights.Admin}}
 		return httpapi.Caller{Principal: operator, Good: func() error { return nil }}, nil
+	}
+	if strings.HasPrefix(token, operators.Prefix) {
+		r, err := id.operators.Verify(token)
+		if err != nil {
+			return httpapi.Caller{}, err
+		}
+		who := rights.Principal{User: r.User(), Tenant: id.info().Tenant, Roles: r.Roles}
+		if who.Has(rights.Admin) {
+			who.Tenant = rights.System
+		}
+		return httpapi.Caller{Principal: who, Life: time.Until(r.Expires), Good: func() error { return id.operators.Good(r) }}, nil
 	}
 	c, err := id.tokens.Verify(token, jwt.UseAccess)
 	if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/mover"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/nodelink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/promquery"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
@@ -224,6 +225,9 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	if err != nil {
 		return err
 	}
+	if o.id.operators, err = operators.New(st, docs, time.Now); err != nil {
+		return err
+	}
 	if err := o.openBus(members); err != nil {
 		return err
 	}
@@ -254,7 +258,7 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 	o.programs = installer.NewServer(installer.Open(installer.Options{Dir: o.cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Node, external, o.log)
 	people := httpapi.Options{
 		Install: o.programs.Offer,
-		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Info: o.id.info,
+		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg),
 	}

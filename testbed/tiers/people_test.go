@@ -35,6 +35,7 @@ var people = []string{"administrator", "operator", "developer", "provider", "roo
 //	cluster-orchestrator NAME FILE  starts a cluster with the join token in a file
 //	node-engine NAME FILE           starts a node with the join token in a file
 //	halt NAME                       stops a daemon; the root's name is root
+//	restart NAME                    stops a cluster and starts it at its address
 func TestPeopleDoTheirWork(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
 	in := &peopled{t: t, root: r, shared: t.TempDir(), running: map[string]*life{"root": r.life}}
@@ -64,7 +65,7 @@ func TestPeopleDoTheirWork(t *testing.T) {
 				},
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"treeline": in.treeline, "code": in.sameCode, "eventually": in.eventually, "paste": in.paste,
-					"cluster-orchestrator": in.startCluster, "node-engine": in.startNode, "halt": in.halt,
+					"cluster-orchestrator": in.startCluster, "node-engine": in.startNode, "halt": in.halt, "restart": in.restart,
 				},
 			})
 		})
@@ -78,6 +79,7 @@ type peopled struct {
 	shared  string // directory of the files that scripts leave to later ones
 	at      string // address of the cluster munich
 	running map[string]*life
+	munich  *tier
 	code    int // of the last command line
 }
 
@@ -167,10 +169,22 @@ func (p *peopled) startCluster(ts *testscript.TestScript, _ bool, args []string)
 	c := newCluster(p.t, p.root.anchor(p.t), strings.TrimSpace(ts.ReadFile(args[1])))
 	c.cfg.Name = args[0]
 	check(p.t, c.cfg.Validate())
-	p.running[args[0]] = begin(p.t, func(ctx context.Context) error { return cluster.Run(ctx, c.cfg, quiet(p.t)) })
+	p.munich = c
+	p.runCluster()
 	p.at = strings.TrimSpace(wait(p.t, filepath.Join(c.cfg.Data, cluster.AddressFile)))
 	token := wait(p.t, filepath.Join(c.cfg.Data, cluster.OperatorFile))
 	ts.Check(os.WriteFile(filepath.Join(p.shared, args[0]+".operator-token"), []byte(token), 0o600))
+}
+
+func (p *peopled) runCluster() {
+	cfg := p.munich.cfg
+	p.running[cfg.Name] = begin(p.t, func(ctx context.Context) error { return cluster.Run(ctx, cfg, quiet(p.t)) })
+}
+
+func (p *peopled) restart(ts *testscript.TestScript, neg bool, args []string) {
+	p.halt(ts, neg, args)
+	p.munich.cfg.Listen, p.munich.cfg.Token = p.at, ""
+	p.runCluster()
 }
 
 func (p *peopled) startNode(ts *testscript.TestScript, _ bool, args []string) {

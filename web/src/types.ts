@@ -636,6 +636,21 @@ export interface NodeVolume {
   size_mb: number;
 }
 
+export interface OperatorRequest {
+  name: string;
+  roles?: string[];
+  ttl_seconds: number;
+}
+
+export interface OperatorToken {
+  by?: string;
+  created: string;
+  expires: string;
+  name: string;
+  roles: string[];
+  token?: string;
+}
+
 export interface PAT {
   created: string;
   expires: string;
