@@ -1,7 +1,7 @@
 package api
 
 // MoveVolume is the value of Microservice.Move for services whose local volumes are copied to another node when
-// their node is drained. Empty: an instance stays where its volumes are.
+// they leave their node. Empty: an instance stays where its volumes are.
 const MoveVolume = "volume"
 
 // FeatureVolumeCopy is announced by nodes that can copy volumes. Their cluster reports FeatureMoveVolume for them
@@ -19,7 +19,7 @@ type MoveRequest struct {
 func moveField() Field {
 	return Field{
 		Pointer: servicePath + "/move", Type: StringField, Enum: []string{"", MoveVolume}, Default: "an instance stays with its volumes",
-		Doc:  "What moves with an instance whose node is drained. `volume`: its local volumes are copied while it runs; then it is stopped, what has changed is copied, and it starts on the other node. It runs only on nodes that can do so. The contents of its memory never move (Treeline's own).",
+		Doc:  "What moves with an instance that leaves its node, in a drain or by request. `volume`: its local volumes are copied while it runs; then it is stopped, what has changed is copied, and it starts on the other node. It runs only on nodes that can do so. The contents of its memory never move (Treeline's own).",
 		Rule: "needs a volume of type `local`; not with volumes of type `csi`, which follow their driver",
 	}
 }

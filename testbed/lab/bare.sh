@@ -165,4 +165,4 @@ openrc) boot='openrc sysinit; openrc boot; openrc default;' ;;
 *) boot='' ;;
 esac
 # The first process collects those whose parents have ended.
-exec chroot . /bin/sh -c "$boot while :; do sleep 1000 & wait; done"
+exec chroot . /usr/bin/env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin /bin/sh -c "$boot while :; do sleep 1000 & wait; done"

@@ -126,18 +126,14 @@ func TestHealthChecksKeepEveryPromise(t *testing.T) {
 func TestServicesThatScaleKeepEveryPromise(t *testing.T) {
 	t.Parallel()
 	woken := 0
-	for seed := uint64(1); seed <= 25; seed++ {
+	for seed := uint64(1); seed <= 60; seed++ {
 		res := sim.Run(seed, sim.Options{Scale: true})
 		if woken += res.Woken; res.Violation != nil {
 			t.Errorf("seed %d: %v", seed, res.Violation)
 		}
 	}
-	// Here a cluster stopped an instance by the new SLA of another one, and the root showed it as running.
-	if v := sim.Run(53, sim.Options{Scale: true}).Violation; v != nil {
-		t.Errorf("seed 53: %v", v)
-	}
 	if woken < 5 {
-		t.Errorf("%d sleeping services were demanded and woke, want at least 5 in 25 seeds", woken)
+		t.Errorf("%d sleeping services were demanded and woke, want at least 5 in 60 seeds", woken)
 	}
 }
 
