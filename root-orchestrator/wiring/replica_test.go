@@ -84,25 +84,29 @@ func startReplica(t *testing.T, uri, dir string) *replica {
 }
 
 func (r *replica) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.launch()
+}
+
+// launch starts the process. mu is held.
+func (r *replica) launch() {
 	self, err := os.Executable()
 	check(r.t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), replicaOf+"="+r.uri, replicaData+"="+r.dir)
 	cmd.Stdout, cmd.Stderr = r.log, r.log
 	ended := make(chan struct{})
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	check(r.t, cmd.Start())
 	r.cmd, r.ended = cmd, ended
 	go func() {
 		defer close(ended)
 		_ = cmd.Wait()
+		time.Sleep(100 * time.Millisecond)
 		r.mu.Lock()
-		again := r.cmd == cmd
-		r.mu.Unlock()
-		if again {
-			time.Sleep(100 * time.Millisecond)
-			r.start()
+		defer r.mu.Unlock()
+		if r.cmd == cmd { // not after end, which may be called during the pause
+			r.launch()
 		}
 	}()
 }
