@@ -84,7 +84,7 @@ func TestContainerdIsKilledDuringCalls(t *testing.T) {
 	// and its volume.
 	once := func(t *testing.T, id api.ServiceID, volume int) {
 		t.Helper()
-		lab.Within(t, 30*time.Second, "the newest version runs, with one mount of each thing", func() error {
+		lab.Within(t, time.Minute, "the newest version runs, with one mount of each thing", func() error {
 			all := slices.DeleteFunc(l.Workloads(), func(w lab.Workload) bool { return w.Instance.Service() != id })
 			for _, w := range all {
 				env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", w.PID))
@@ -112,7 +112,7 @@ func TestContainerdIsKilledDuringCalls(t *testing.T) {
 	nothing := func(t *testing.T, app string) {
 		t.Helper()
 		l.Wait(app+" is gone", l.Gone(app))
-		lab.Within(t, 30*time.Second, "nothing is left", func() (err error) {
+		lab.Within(t, time.Minute, "nothing is left", func() (err error) {
 			held := l.Held(n1)
 			dirs, _ := filepath.Glob(filepath.Join(n1.Data, "csi", "*"))
 			bundles, _ := filepath.Glob(filepath.Join(l.Dir, "c", "*", "io.containerd.runtime.v2.task", "*", "*"))
@@ -174,7 +174,7 @@ func TestContainerdIsKilledDuringCalls(t *testing.T) {
 			server.Set(moment.method, csidriver.Fault{Hang: true, Late: true})
 			done := make(chan error, 1)
 			go func() { done <- moment.begin() }()
-			lab.Within(t, 30*time.Second, moment.method+" is called", func() error {
+			lab.Within(t, time.Minute, moment.method+" is called", func() error {
 				if server.Calls(moment.method) == before {
 					return errors.New("it is not")
 				}

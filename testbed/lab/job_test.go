@@ -60,7 +60,7 @@ func TestJobs(t *testing.T) {
 	l.Wait("the deadline is over", lab.Is(l.ID("jobs", "late", 0), func(i api.Instance) bool { return i.State == api.Failed && i.Reason == api.ReasonDeadline }))
 
 	var runs []api.Run
-	lab.Within(t, 100*time.Second, "the schedule fires and all its instances complete", func() error {
+	lab.Within(t, 3*time.Minute, "the schedule fires and all its instances complete", func() error {
 		runs = nil
 		for n := range 3 {
 			in, err := l.API.Instance(t.Context(), l.ID("jobs", "tick", n))
