@@ -45,7 +45,7 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 	t.Parallel()
 	programtest.Need(t, "containerd", "runc", "qemu-system-x86_64")
 	programtest.NeedRoot(t)
-	o := lab.NewOverlay(t, lab.Options{})
+	o := lab.NewOverlay(t, lab.Options{}, steady().Args...)
 	files, err := vmimage.Linux(t.Context(), o.Program)
 	if err != nil {
 		t.Fatal(err)
@@ -156,10 +156,11 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 
 	o.Delete("shop")
 	o.Wait("all is gone", o.Gone("shop"))
-	if all := machines(t, cgroup); len(all) > 0 {
-		t.Errorf("machines after the application was deleted: %v", all)
-	}
-	if left, _ := filepath.Glob(filepath.Join(n1.Data, "qemu", "w", "*")); len(left) > 0 {
-		t.Errorf("files of machines after the application was deleted: %v", left)
-	}
+	lab.Within(t, time.Minute, "nothing is left", func() error {
+		left, _ := filepath.Glob(filepath.Join(n1.Data, "qemu", "w", "*"))
+		if all := machines(t, cgroup); len(all)+len(left) > 0 {
+			return fmt.Errorf("machines %v, files %v", all, left)
+		}
+		return nil
+	})
 }
