@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -86,13 +87,19 @@ func fromNothing(t *testing.T, init string) {
 	uninstallNode := install(t, node, init, "node", line("treeline token create --node --cluster c1")+args, "var/lib/treeline/node/node.json")
 	root.Write("tmp/shop.json", sla)
 	root.Run("treeline apply --tenant acme -f /tmp/shop.json")
-	const workloads = `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline | grep -q '^[^ ]*/\(app\|workload\) sleep' && echo $p; done; :`
-	runs := strings.Fields(node.Run(workloads))
+	const workloads = `exec 2>/dev/null; for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline | grep -q '^[^ ]*/\(app\|workload\) sleep' && echo $p; done; :`
+	var runs []string
+	lab.Within(t, time.Minute, "one process runs", func() error { // it has its command line only after its exec
+		if runs = strings.Fields(node.Run(workloads)); len(runs) != 1 {
+			return fmt.Errorf("processes %q", runs)
+		}
+		return nil
+	})
 	for _, d := range []string{"node", "net"} {
 		node.Run(strings.ReplaceAll(services[init].restart, "%", d))
 	}
 	node.Run("treeline doctor --machine --for node --wait 60s")
-	if is := strings.Fields(node.Run(workloads)); len(runs) != 1 || !slices.Equal(is, runs) {
+	if is := strings.Fields(node.Run(workloads)); !slices.Equal(is, runs) {
 		t.Errorf("after a restart of the daemons the workload is %q, was %q", is, runs)
 	}
 

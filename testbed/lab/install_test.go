@@ -96,7 +96,7 @@ func joinLine(t *testing.T, l *lab.Lab, c *lab.Cluster, uses int) string {
 // clean waits until the machine is as it was before, apart from the files that are named.
 func clean(t *testing.T, b *lab.Bare, before []string, said string, except ...string) {
 	t.Helper()
-	lab.Within(t, 20*time.Second, "nothing is left\n"+said, func() error { // processes take a moment to end
+	lab.Within(t, time.Minute, "nothing is left\n"+said, func() error { // processes take a moment to end
 		var more, less []string
 		now := b.Traces()
 		for _, is := range now {
