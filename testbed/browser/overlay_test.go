@@ -24,7 +24,7 @@ func TestDashboardOfAnOverlay(t *testing.T) {
 	t.Parallel()
 	programtest.NeedRoot(t)
 	programtest.Need(t, "chromium", "containerd", "runc", "nft", "conntrack")
-	o := lab.NewOverlay(t, lab.Options{})
+	o := lab.NewOverlay(t, lab.Options{}, "--dead", "30s")
 	o.Node(o.First, netlab.Symmetric)
 	o.Node(o.First, netlab.PortRestricted)
 	o.Ready(o.First, 2)
@@ -94,7 +94,7 @@ func TestDashboardOfAnOverlay(t *testing.T) {
 	const screen = "document.querySelector('.xterm-rows')?.innerText"
 	b.until("the size of the terminal", "/\\d+x24/.test("+screen+")")
 	columns := func() (n float64) {
-		b.do(chromedp.Evaluate("Math.min(...[..."+screen+".matchAll(/(\\d+)x24/g)].map((m) => +m[1]))", &n))
+		b.do(chromedp.Evaluate("Math.min(1e9, ...[...("+screen+" || '').matchAll(/(\\d+)x24/g)].map((m) => +m[1]))", &n)) // it may be drawn just now
 		return n
 	}
 	wide := columns()
