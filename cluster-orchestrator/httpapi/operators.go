@@ -2,12 +2,15 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
+	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
@@ -70,22 +73,26 @@ func (a *API) revokeOperator(ctx context.Context, p rights.Principal, in *operat
 	if err := a.mayName(p); err != nil {
 		return err
 	}
-	r, err := a.opt.Operators.Revoke(ctx, in.Name)
-	if err != nil {
+	_, err := a.opt.Operators.Revoke(ctx, in.Name)
+	gone := errors.Is(err, api.ErrNotFound)
+	if err != nil && !gone {
 		return err
 	}
 	a.Recheck()
-	a.opt.Log.Info("operator token revoked", "name", r.Name, "by", p.User)
-	for _, t := range a.opt.Tokens.List() {
-		if t.By != r.User() {
-			continue
-		}
-		if err := a.opt.Tokens.Revoke(ctx, t.ID); err != nil {
-			return fmt.Errorf("operator token %s is revoked, join token %s that it created is not: %w", r.Name, t.ID, err)
+	// An earlier revocation may have been interrupted before it revoked these.
+	made := slices.DeleteFunc(a.opt.Tokens.List(), func(t jointoken.Record) bool { return t.By != operators.UserOf(in.Name) })
+	if gone && len(made) == 0 {
+		return err
+	}
+	a.opt.Log.Info("operator token revoked", "name", in.Name, "by", p.User)
+	var failed []error
+	for _, t := range made {
+		if err := a.opt.Tokens.Revoke(ctx, t.ID); err != nil && !errors.Is(err, api.ErrNotFound) {
+			failed = append(failed, fmt.Errorf("operator token %s is revoked, join token %s that it created is not; repeat the request: %w", in.Name, t.ID, err))
 		}
 	}
-	if err := a.opt.Audit.RecordToken(ctx, r.Name, "revoke token by "+p.User); err != nil {
-		return fmt.Errorf("operator token %s is revoked, which is not recorded: %w", r.Name, err)
+	if err := a.opt.Audit.RecordToken(ctx, in.Name, "revoke token by "+p.User); err != nil {
+		failed = append(failed, fmt.Errorf("operator token %s is revoked, which is not recorded: %w", in.Name, err))
 	}
-	return nil
+	return errors.Join(failed...)
 }

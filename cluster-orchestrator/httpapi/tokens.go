@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -33,6 +34,10 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 	})
 	if err != nil {
 		return out, err
+	}
+	if a.opt.Operators.Revoked(p.User) { // meanwhile, and so its revocation may not have seen the new token
+		err := a.opt.Tokens.Revoke(context.WithoutCancel(ctx), rec.ID)
+		return out, errors.Join(fmt.Errorf("create join token: the token of %s is revoked: %w", p.User, api.ErrUnauthenticated), err)
 	}
 	a.opt.Log.Info("join token created", "token", rec.ID, "uses", rec.Uses, "expires", rec.Expires, "by", p.User)
 	out = rec.Public()

@@ -62,12 +62,16 @@ type Record struct {
 	By      string        `json:"by"`
 }
 
-// User is the user that records and limits name for the holder of the token. No user of the root has a
-// colon in the name.
-func (r Record) User() string { return "operator:" + r.Name }
+const userPrefix = "operator:" // no user of the root has a colon in the name
+
+// UserOf returns the user that records and limits name for the holder of a token.
+func UserOf(name string) string { return userPrefix + name }
+
+// User is UserOf the token's name.
+func (r Record) User() string { return UserOf(r.Name) }
 
 // Named reports whether a user is the holder of a named token.
-func Named(user string) bool { return strings.HasPrefix(user, "operator:") }
+func Named(user string) bool { return strings.HasPrefix(user, userPrefix) }
 
 // Public returns the token as the REST API shows it.
 func (r Record) Public() api.OperatorToken {
@@ -150,6 +154,13 @@ func (s *Store) Good(r Record) error {
 		return fmt.Errorf("operator token %s has expired: %w", r.Name, api.ErrUnauthenticated)
 	}
 	return nil
+}
+
+// Revoked reports whether a user is the holder of a named token that does not exist any more.
+func (s *Store) Revoked(user string) bool {
+	name, named := strings.CutPrefix(user, userPrefix)
+	_, exists := s.table.Get(name)
+	return named && !exists
 }
 
 // List returns the tokens that have not expired, sorted by name.
