@@ -125,6 +125,9 @@ func (a *API) move(ctx context.Context, p rights.Principal, in *struct {
 	}
 	var now api.Instance
 	if err := a.ask(ctx, i.Cluster, http.MethodPost, "/v1/instances/"+api.PathOf(id)+"/move", in.Body, &now); err != nil {
+		if p := (&api.Problem{}); errors.As(err, &p) && p.Status == http.StatusNotFound && strings.Contains(p.Detail, ": no such path: ") {
+			return i, fmt.Errorf("move %s: cluster %s has an earlier release, which does not move instances by request: update it: %w", id, i.Cluster, api.ErrConflict)
+		}
 		return i, err
 	}
 	if api.ValidMachineName(string(now.Node)) { // the cluster's word counts for its nodes only

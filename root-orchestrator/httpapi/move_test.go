@@ -64,4 +64,8 @@ func TestMovesAreRequestedByThoseWhoMay(t *testing.T) {
 	if _, err := dora.Move(t.Context(), id, ""); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "constraint memory") {
 		t.Errorf("refused by the cluster: got %v, want ErrConflict with the constraint", err)
 	}
+	r.clusters.answers["POST /v1/instances/"+api.PathOf(id)+"/move"] = httpAnswer(http.StatusNotFound, api.Problem{Status: 404, Code: "not-found", Detail: "no such path: /v1/instances/x/move; /v1/openapi.json lists them"})
+	if _, err := dora.Move(t.Context(), id, ""); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "earlier release") {
+		t.Errorf("a cluster of an earlier release: got %v, want ErrConflict that says so", err)
+	}
 }
