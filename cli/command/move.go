@@ -104,6 +104,8 @@ func (c *cli) moved(ctx context.Context, a *client.Client, was api.Instance) err
 			return fmt.Errorf("%s has not moved yet; see treeline why %s: %w", name, name, context.Cause(ctx))
 		case err != nil:
 			return err
+		case (i.Detail != said || i.Epoch > was.Epoch) && strings.HasPrefix(i.Detail, api.NotMoved):
+			return fmt.Errorf("%s %s: %w", name, i.Detail, api.ErrConflict)
 		case i.Epoch > was.Epoch && (i.State == api.Running || i.State == api.Completed) && i.Reason != api.ReasonNotReady:
 			text := name + " has moved"
 			if i.Node != "" {
@@ -114,8 +116,6 @@ func (c *cli) moved(ctx context.Context, a *client.Client, was api.Instance) err
 			}
 			c.say("%s", text)
 			return nil
-		case i.Detail != said && strings.HasPrefix(i.Detail, api.NotMoved):
-			return fmt.Errorf("%s %s: %w", name, i.Detail, api.ErrConflict)
 		case i.Detail != said && i.Detail != "":
 			said = i.Detail
 			c.say("  %s %s", name, i.Detail)

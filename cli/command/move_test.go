@@ -30,6 +30,7 @@ func TestAMoveSaysHowItEnded(t *testing.T) {
 		{"it does not wait", "shop/web#0 --away --detach", state(old, api.NodeScheduled, ""), nil, "", 0, "is being moved"},
 		{"it is there", "shop/web#0 --to n2", api.Instance{ID: id, Node: "n2", State: api.Running}, nil, "n2", 0, "is on node n2"},
 		{"the copy fails", "shop/web#0 --to n2", state(old, api.NodeScheduled, ""), []api.Instance{state(old, api.Running, api.NotMoved+"the disk is full")}, "n2", 7, "was not moved: the disk is full"},
+		{"it was stopped and goes on", "shop/web#0 --away", state(old, api.NodeScheduled, ""), []api.Instance{state(old+1, api.Running, api.NotMoved+"the other node takes no work any more")}, "", 7, "was not moved: the other node"},
 		{"it takes too long", "shop/web#0 --away --timeout 1ms", state(old, api.NodeScheduled, ""), []api.Instance{state(old, api.Running, "")}, "", 4, "has not moved yet"},
 		{"of another tenant", "rival/mill.prod.web.v1#0 --to n2", state(old, api.NodeScheduled, ""), nil, "n2", 0, "is being moved"},
 		{"both", "shop/web#0 --to n2 --away", api.Instance{}, nil, "", 2, "one of --to NODE and --away"},

@@ -232,3 +232,63 @@ func TestRequestedMoveLeavesNoVolumeBehind(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestedMovesThatLoseTheirTargetSaySo: the instance goes on at its source, and the root learns that it was not moved. A
+// source that is drained meanwhile is left all the same.
+func TestRequestedMovesThatLoseTheirTargetSaySo(t *testing.T) {
+	for _, phase := range []moves.Phase{moves.Copying, moves.Stopping, moves.Finishing} {
+		t.Run(string(phase), func(t *testing.T) {
+			w, from := newMovingWorld(t, 2)
+			if err := w.moves(0, ""); err != nil {
+				t.Fatal(err)
+			}
+			v := w.task(moves.Copying)
+			if phase != moves.Copying {
+				w.result(v, 0)
+			}
+			if phase == moves.Finishing {
+				w.beat()
+			}
+			w.step(Cordon{Node: v.To, On: true})
+			w.beat()
+			w.expect(0, api.Running, from)
+			if o := w.observed(web.Instance(0)); !strings.HasPrefix(o.Detail, api.NotMoved) {
+				t.Errorf("detail for the root: got %q, want that it was not moved", o.Detail)
+			}
+		})
+	}
+
+	w, from := newMovingWorld(t, 3)
+	if err := w.moves(0, ""); err != nil {
+		t.Fatal(err)
+	}
+	v := w.task(moves.Copying)
+	w.step(Drain{Node: from})
+	w.step(Cordon{Node: v.To, On: true})
+	to := api.NodeID("")
+	for _, task := range w.c.MoveTasks() {
+		if task.Phase == moves.Copying {
+			to = task.To
+		}
+	}
+	if to == "" || to == v.To || to == from {
+		t.Errorf("tasks after the drain of the source and the loss of the target: got %+v, want a copy to the third node", w.c.MoveTasks())
+	}
+}
+
+// TestAFurtherRequestedMoveForgetsWhyTheLastOneFailed: otherwise the same failure could not be told from the earlier one.
+func TestAFurtherRequestedMoveForgetsWhyTheLastOneFailed(t *testing.T) {
+	w, _ := newMovingWorld(t, 2)
+	if err := w.moves(0, ""); err != nil {
+		t.Fatal(err)
+	}
+	v := w.task(moves.Copying)
+	w.fault(v, 3)
+	w.result(w.task(moves.Discarding), 0)
+	if err := w.moves(0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if o := w.observed(web.Instance(0)); !strings.Contains(o.Detail, "being copied") {
+		t.Errorf("detail for the root: got %q, want that its volumes are being copied", o.Detail)
+	}
+}

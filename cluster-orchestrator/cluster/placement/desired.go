@@ -68,6 +68,9 @@ func (m *Machine) updateDesired(in *instance, a wire.Assignment) {
 	old, urgency := in.Node, in.demand.request.Urgency
 	m.cancelQuestion(in)
 	m.unreserve(in)
+	if in.notMoved != "" {
+		in.notMoved = api.NotMoved + "it got a new version"
+	}
 	m.endKeptPlacements(in)
 	if old != "" {
 		m.unassign(in, true)

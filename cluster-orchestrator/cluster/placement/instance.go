@@ -49,7 +49,7 @@ type Record struct {
 	Runs       *runs.Log     `json:"runs,omitempty"`     // of a scheduled instance
 	Move       *moves.Move   `json:"move,omitempty"`     // with its local volumes
 	OldCopies  []moves.Copy  `json:"copies,omitempty"`   // of its volumes, to be deleted
-	Moved      string        `json:"moved,omitempty"`    // how its placement moved there
+	Moved      string        `json:"moved,omitempty"`    // how its placement moved there, or why it did not move away
 }
 
 type instance struct {
@@ -73,6 +73,7 @@ type instance struct {
 	volumes       bool             // a node reports local volumes of it
 	scaleFault    string           // why something that its service scales by is not known
 	listed        bool             // it counts in the digest of all observations
+	notMoved      string           // why its requested move failed when it was stopped already; empty once it has a node
 	moveFailed    []string         // nodes to which its volumes could not be copied since the drain
 	shownMove     string           // its tasks that are in Machine.moving
 }

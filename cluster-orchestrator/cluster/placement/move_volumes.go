@@ -112,7 +112,7 @@ func (m *Machine) moveTo(in *instance, from, to *node, v *moves.Move) {
 	m.unreserve(in)
 	in.Moving, in.HandedBack, in.why = in.Node != "" && v.Reason != api.ReasonMoved, false, nil
 	in.dropCopies(to.Info.ID)
-	in.Move = v
+	in.Move, in.notMoved = v, ""
 	m.reserve(in, to)
 	if in.Moving || in.Node == "" { // one that moves by request may stay
 		m.waiting.Add(in.id())
@@ -131,6 +131,9 @@ func (m *Machine) giveUpMove(in *instance) {
 		return
 	}
 	in.Move = nil
+	if in.Node == "" && v.Reason == api.ReasonMoved {
+		in.notMoved = notMoved(v)
+	}
 	if m.nodes[v.To] != nil {
 		in.dropCopies(v.To)
 		in.OldCopies = append(in.OldCopies, moves.Copy{Node: v.To, Epoch: v.Epoch})

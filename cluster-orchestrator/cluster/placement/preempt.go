@@ -308,6 +308,10 @@ func (m *Machine) awaitsReservation(in *instance) bool {
 func (m *Machine) dropReservations(n *node) {
 	for _, id := range step.Keys(n.reserved) {
 		in := n.reserved[id]
+		if own := m.nodes[in.Node]; own != nil && !own.Silent && in.Move.Holds() && in.Move.Reason == api.ReasonMoved {
+			m.endRequestedMove(in)
+			continue
+		}
 		m.unreserve(in)
 		m.placeUnreserved(in)
 	}

@@ -1,8 +1,10 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement/moves"
@@ -46,6 +48,9 @@ func (m *Machine) Move(id api.InstanceID, to api.NodeID) error {
 	case withVolumes:
 		v := moves.Begin(n.Info.ID, target.Info.ID, in.Epoch, api.ReasonMoved)
 		v.Only = to != ""
+		if strings.HasPrefix(in.Moved, api.NotMoved) { // of an earlier request
+			in.Moved = ""
+		}
 		m.moveTo(in, n, target, v)
 	case in.exclusive():
 		m.reserve(in, target)
@@ -121,12 +126,18 @@ func (m *Machine) targetOf(in *instance, req *sched.Request, to api.NodeID) (*no
 	return n, nil
 }
 
-// endRequestedMove ends a move by request whose volumes could not be copied. The instance goes on where it runs.
+// notMoved returns the detail of an instance whose requested move v has failed.
+func notMoved(v *moves.Move) string {
+	return api.NotMoved + cmp.Or(v.Fault, "the other node takes no work any more")
+}
+
+// endRequestedMove ends a move by request whose volumes could not be copied, or whose target takes no work any more. The
+// instance goes on where it runs.
 func (m *Machine) endRequestedMove(in *instance) {
-	fault := in.Move.Fault
+	detail := notMoved(in.Move)
 	m.unreserve(in)
 	in.moveFailed = nil
-	in.Detail = api.NotMoved + fault
+	in.Moved = detail // Detail is the node's, which says nothing of it
 	m.changed(in)
 	if n := m.nodes[in.Node]; n != nil && n.Draining && !n.Silent {
 		m.evict(in)
