@@ -32,3 +32,19 @@ func TestARevokedOperatorCreatesNoJoinToken(t *testing.T) {
 		t.Errorf("join tokens: got %+v, want none", left)
 	}
 }
+
+// TestJoinTokensEndWithTheOperatorTokenThatMadeThem: otherwise the holder of one that has expired could still join nodes.
+func TestJoinTokensEndWithTheOperatorTokenThatMadeThem(t *testing.T) {
+	r := newRig(t)
+	r.ask("admin", "POST", "/v1/operators", api.OperatorRequest{Name: "guest", TTL: 600}, http.StatusCreated, nil)
+	r.ask("guest", "POST", "/v1/tokens", api.TokenRequest{TTL: 7200}, http.StatusCreated, nil)
+	r.ask("guest", "POST", "/v1/tokens", api.TokenRequest{}, http.StatusCreated, nil)
+	for _, made := range r.desk.List() {
+		if at := time.Until(made.Expires); at > 10*time.Minute {
+			t.Errorf("join token of a named token that lasts 10 minutes: got one that lasts %s", at)
+		}
+	}
+	if n := len(r.desk.List()); n != 2 {
+		t.Errorf("got %d join tokens, want 2", n)
+	}
+}

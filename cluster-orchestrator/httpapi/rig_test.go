@@ -29,6 +29,7 @@ import (
 // The callers in these tests; acme operates the cluster.
 var people = map[string]rights.Principal{
 	"revoked":  {User: operators.UserOf("night"), Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
+	"guest":    {User: operators.UserOf("guest"), Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
 	"admin":    {User: "admin", Roles: []rights.Role{rights.Admin}},
 	"otto":     {User: "acme/otto", Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
 	"alice":    {User: "acme/alice", Tenant: "acme", Roles: []rights.Role{rights.ApplicationProvider}},

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,16 +29,20 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 	if req.Kind != "" && req.Kind != string(jointoken.ForNode) || req.Cluster != "" && req.Cluster != info.ID {
 		return out, fmt.Errorf("create join token: cluster %s issues tokens for its own nodes only: %w", info.ID, api.ErrInvalid)
 	}
+	ttl := time.Duration(req.TTL) * time.Second
+	if left, named := a.opt.Operators.Left(p.User); named { // what its holder creates ends with it
+		ttl = min(cmp.Or(ttl, jointoken.DefaultTTL), max(left, time.Second))
+	}
 	tok, rec, err := a.opt.Tokens.Create(ctx, jointoken.Order{
-		Scope: jointoken.ForNode, Cluster: info.ID, Uses: req.Uses, TTL: time.Duration(req.TTL) * time.Second,
+		Scope: jointoken.ForNode, Cluster: info.ID, Uses: req.Uses, TTL: ttl,
 		Tenant: info.Tenant, By: p.User,
 	})
 	if err != nil {
 		return out, err
 	}
-	if a.opt.Operators.Revoked(p.User) { // meanwhile, and so its revocation may not have seen the new token
+	if left, named := a.opt.Operators.Left(p.User); named && left == 0 { // meanwhile, and so its revocation may not have seen the new token
 		err := a.opt.Tokens.Revoke(context.WithoutCancel(ctx), rec.ID)
-		return out, errors.Join(fmt.Errorf("create join token: the token of %s is revoked: %w", p.User, api.ErrUnauthenticated), err)
+		return out, errors.Join(fmt.Errorf("create join token: the token of %s is revoked or has expired: %w", p.User, api.ErrUnauthenticated), err)
 	}
 	a.opt.Log.Info("join token created", "token", rec.ID, "uses", rec.Uses, "expires", rec.Expires, "by", p.User)
 	out = rec.Public()

@@ -156,11 +156,15 @@ func (s *Store) Good(r Record) error {
 	return nil
 }
 
-// Revoked reports whether a user is the holder of a named token that does not exist any more.
-func (s *Store) Revoked(user string) bool {
+// Left returns how long the named token of a user lasts, 0 if it has ended, and whether the user is a
+// holder of named tokens.
+func (s *Store) Left(user string) (left time.Duration, named bool) {
 	name, named := strings.CutPrefix(user, userPrefix)
-	_, exists := s.table.Get(name)
-	return named && !exists
+	if !named {
+		return 0, false
+	}
+	r, _ := s.table.Get(name) // the zero record has ended
+	return max(0, r.Expires.Sub(s.now())), true
 }
 
 // List returns the tokens that have not expired, sorted by name.
