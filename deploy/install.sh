@@ -697,7 +697,7 @@ uninstall() {
 		case $answer in y* | Y*) ;; *) fail uninstall "cancelled" ;; esac
 	fi
 	lock
-	# First the node, so that a cluster on this machine takes its leave.
+	# First the node, while a cluster on this machine can still confirm that it has left.
 	# shellcheck disable=SC2046
 	remove $(printf '%s\n' "$@" | grep -x -e node -e net)
 	# shellcheck disable=SC2046
