@@ -106,7 +106,7 @@ func (c *cli) moved(ctx context.Context, a *client.Client, was api.Instance) err
 			return err
 		case (i.Detail != said || i.Epoch > was.Epoch) && strings.HasPrefix(i.Detail, api.NotMoved):
 			return fmt.Errorf("%s %s: %w", name, i.Detail, api.ErrConflict)
-		case i.Epoch > was.Epoch && (i.State == api.Running || i.State == api.Completed) && i.Reason != api.ReasonNotReady:
+		case i.Epoch > was.Epoch && (i.State == api.Running || i.State == api.Completed) && i.Reason != api.ReasonNotReady && i.Reason != api.ReasonMoved:
 			text := name + " has moved"
 			if i.Node != "" {
 				text += " to node " + string(i.Node)

@@ -26,6 +26,7 @@ func TestAMoveSaysHowItEnded(t *testing.T) {
 		says   string
 	}{
 		{"it moves", "shop/web#0 --to munich/n2", state(old, api.NodeScheduled, ""), []api.Instance{state(old, api.Running, "being copied"), state(old+1, api.Created, ""), state(old+1, api.Running, "not available for 3 ms")}, "n2", 0, "has moved; not available for 3 ms"},
+		{"its earlier placement continues", "shop/web#0 --away", state(old, api.NodeScheduled, ""), []api.Instance{{ID: id, Epoch: old + 1, State: api.Running, Reason: api.ReasonMoved, Detail: "moves"}, state(old+1, api.Running, "it is ready")}, "", 0, "has moved; it is ready"},
 		{"away", "shop/web#0 --away", state(old, api.NodeScheduled, ""), []api.Instance{state(old+1, api.Running, "")}, "", 0, "has moved"},
 		{"it does not wait", "shop/web#0 --away --detach", state(old, api.NodeScheduled, ""), nil, "", 0, "is being moved"},
 		{"it is there", "shop/web#0 --to n2", api.Instance{ID: id, Node: "n2", State: api.Running}, nil, "n2", 0, "is on node n2"},

@@ -37,9 +37,10 @@ func TestRequestedMoveIsMakeBeforeBreak(t *testing.T) {
 			t.Fatalf("move to %q: %v", to, err)
 		}
 		in := w.at(n)
-		if in.Node == from || to != "" && in.Node != to || in.Reason != api.ReasonMoved || in.Epoch <= old {
+		if in.Node == from || to != "" && in.Node != to || in.Epoch <= old {
 			t.Fatalf("after the request to move from %s to %q: got %+v", from, to, in)
 		}
+		w.expectMoving(n, "its earlier placement continues until the new one is ready")
 		if _, kept := w.nodes[from].want[web.Instance(n)]; !kept {
 			t.Error("the old placement is ended before the new one runs")
 		}
@@ -50,11 +51,19 @@ func TestRequestedMoveIsMakeBeforeBreak(t *testing.T) {
 			t.Errorf("another move meanwhile: got %v, want ErrConflict", err)
 		}
 		w.restart()
-		for id := range w.nodes {
-			w.nodes[id].slow = false
+		w.expectMoving(n, "its earlier placement continues until the new one is ready")
+		w.beat()
+		w.says(in.Node, n, func(o *api.Observed) { o.State = api.Created })
+		w.expectMoving(n, "its earlier placement continues until the new one is ready")
+		w.says(in.Node, n, func(o *api.Observed) { o.State, o.Reason, o.Detail = api.Failed, api.ReasonExited, "exit code 3" })
+		if got := w.at(n); got.Reason != api.ReasonExited || !strings.HasPrefix(got.Detail, "moves to another node by request") || !strings.HasSuffix(got.Detail, "exit code 3") {
+			t.Errorf("its new placement fails: got %s, want the reason of the node and the move", got.Standing())
 		}
+		w.says(in.Node, n, func(o *api.Observed) { o.State, o.Reason, o.Detail = api.Running, "", "" })
+		w.expectMoving(n, "its earlier placement continues until the new one is ready")
+		w.says(in.Node, n, func(o *api.Observed) { o.Ready = true })
 		w.pass(20 * time.Second)
-		w.expect(n, api.Running, in.Node)
+		w.expectStill(n, in.Node)
 		if _, kept := w.nodes[from].want[web.Instance(n)]; kept {
 			t.Error("the old placement is kept although the new one runs")
 		}
@@ -65,6 +74,24 @@ func TestRequestedMoveIsMakeBeforeBreak(t *testing.T) {
 			t.Errorf("move back: %v", err)
 		}
 		w.checkBooks()
+	}
+}
+
+// expectMoving checks that an instance says that it moves by request, and in which phase.
+func (w *world) expectMoving(n int, phase string) {
+	w.t.Helper()
+	in := w.at(n)
+	if in.Reason != api.ReasonMoved || !strings.HasPrefix(in.Detail, "moves to another node by request") || !strings.Contains(in.Detail, phase) {
+		w.t.Errorf("instance %d: got %q, want a requested move and %q", n, in.Standing(), phase)
+	}
+}
+
+// expectStill checks that an instance runs on a node, and does not say that it moves.
+func (w *world) expectStill(n int, at api.NodeID) {
+	w.t.Helper()
+	in := w.expect(n, api.Running, at)
+	if in.Reason != "" || strings.Contains(in.Detail, "by request") {
+		w.t.Errorf("instance %d: got %q after its move, want no move", n, in.Standing())
 	}
 }
 
@@ -86,8 +113,11 @@ func TestRequestedMoveOfAnExclusiveInstance(t *testing.T) {
 			t.Fatalf("after the request: it is on %q with capacity reserved on %q, want it stopped first, and %q", in.Node, in.Reserved, to)
 		}
 		target := in.Reserved
+		w.expectMoving(0, "waits until its earlier placement has ended")
 		w.restart()
+		w.expectMoving(0, "waits until its earlier placement has ended")
 		w.pass(20 * time.Second)
+		w.expectStill(0, target)
 		if in := w.expect(0, api.Running, target); in.Node == from {
 			t.Errorf("it is on %s again", from)
 		}
@@ -166,6 +196,7 @@ func TestRequestedMoveCopiesVolumes(t *testing.T) {
 	if first.To != to {
 		t.Fatalf("task: got %+v, want a copy to %s", first, to)
 	}
+	w.expectMoving(0, "its volumes are being copied")
 	if err := w.moves(0, to); err != nil {
 		t.Errorf("the same request again: got %v, want no effect", err)
 	}
@@ -192,8 +223,10 @@ func TestRequestedMoveCopiesVolumes(t *testing.T) {
 	w.result(w.task(moves.Copying), 50<<20)
 	w.restart()
 	w.pass(8 * time.Second)
+	w.expectMoving(0, "what has changed in its volumes")
 	w.result(w.task(moves.Finishing), 3<<10)
 	w.beat()
+	w.expectStill(0, to)
 	in := w.expect(0, api.Running, to)
 	if !strings.Contains(in.Detail, "not available for") {
 		t.Errorf("detail: got %q, want the time without the instance", in.Detail)

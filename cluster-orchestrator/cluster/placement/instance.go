@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -44,12 +45,13 @@ type Record struct {
 	// VolumeNode is the node of the last placement with local volumes, until the node confirms that
 	// nothing of the placement is left.
 	VolumeNode api.NodeID    `json:"volume_node,omitempty"`
-	Reserved   api.NodeID    `json:"reserved,omitempty"` // node where others are preempted for it
-	OldClaim   account.Claim `json:"before,omitzero"`    // what an earlier placement may still take on its node
-	Runs       *runs.Log     `json:"runs,omitempty"`     // of a scheduled instance
-	Move       *moves.Move   `json:"move,omitempty"`     // with its local volumes
-	OldCopies  []moves.Copy  `json:"copies,omitempty"`   // of its volumes, to be deleted
-	Moved      string        `json:"moved,omitempty"`    // how its placement moved there, or why it did not move away
+	Reserved   api.NodeID    `json:"reserved,omitempty"`   // node where others are preempted for it
+	OldClaim   account.Claim `json:"before,omitzero"`      // what an earlier placement may still take on its node
+	Runs       *runs.Log     `json:"runs,omitempty"`       // of a scheduled instance
+	Move       *moves.Move   `json:"move,omitempty"`       // with its local volumes
+	OldCopies  []moves.Copy  `json:"copies,omitempty"`     // of its volumes, to be deleted
+	Moved      string        `json:"moved,omitempty"`      // how its placement moved there, or why it did not move away
+	ByRequest  bool          `json:"by_request,omitempty"` // its newest placement began because its move was requested
 }
 
 type instance struct {
@@ -252,6 +254,13 @@ func (in *instance) view() api.Observed {
 		o.Detail = in.Move.Text()
 	case running:
 		o.Detail = in.Moved
+	}
+	if text := in.requestedMove(); text != "" {
+		o.Reason = cmp.Or(o.Reason, api.ReasonMoved)
+		if o.Detail != "" && o.Detail != requestedDetail {
+			text += ": " + o.Detail
+		}
+		o.Detail = text
 	}
 	if in.HandedBack && in.Node == "" {
 		o.State = api.Requested

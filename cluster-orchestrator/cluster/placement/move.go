@@ -104,6 +104,6 @@ func (m *Machine) endKeptPlacements(in *instance) {
 		v.Gen = n.set.Gen()
 	}
 	if broke {
-		m.save(in)
+		m.changed(in) // a requested move ends with this
 	}
 }

@@ -239,7 +239,7 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	if in.dropCopies(id); in.Move != nil && in.Move.To != id {
 		in.Move = nil
 	}
-	in.Moved, in.notMoved = in.notMoved, ""
+	in.Moved, in.notMoved, in.ByRequest = in.notMoved, "", reason == api.ReasonMoved
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })

@@ -68,6 +68,21 @@ func (in *instance) movesToReservation() bool {
 	return in.Reserved != "" && in.Node == "" && in.Reason == api.ReasonMoved
 }
 
+// requestedMove describes a move by request that has not ended; "" if there is none.
+func (in *instance) requestedMove() string {
+	const text = "moves to another node by request"
+	switch {
+	case in.ended() || in.Leaving || in.Withdrawn:
+	case in.Move != nil && in.Move.Reason == api.ReasonMoved, in.movesToReservation():
+		return text
+	case in.ByRequest && in.hasKept():
+		return text + ", and its earlier placement continues until the new one is ready"
+	case in.ByRequest && (in.State == api.NodeScheduled || in.State == api.Created):
+		return text + ", and the new placement is being started"
+	}
+	return ""
+}
+
 // headsFor returns the node that the instance is on, or to which its volumes are being copied.
 func (in *instance) headsFor() api.NodeID {
 	if in.Move.Holds() {

@@ -139,6 +139,8 @@ func (m *Machine) summary(in Instance, w *api.Why, since time.Duration) string {
 		s += ", and is not ready, so that it gets no flows: " + detail
 	case api.ReasonUnhealthy:
 		s += ", and is unhealthy: " + detail
+	case api.ReasonMoved:
+		s += ", and " + detail
 	}
 	if v := w.Instance.Violated; v != "" {
 		s += ", and violates its SLA: " + v
