@@ -2,14 +2,15 @@ package api
 
 import "strings"
 
-// synonyms maps common words to the names of fields. A value that begins with "_" is a suffix.
+// synonyms maps common words to the names of fields, the first of which that an object has is meant. A
+// value that begins with "_" is a suffix.
 var synonyms = map[string]string{
 	"image": "code", "command": "cmd", "entrypoint": "cmd", "services": "microservices", "apps": "applications",
 	"ram": "memory", "cpu": "vcpus", "cpus": "vcpus", "cores": "vcpus", "runtime": "virtualization", "env": "environment",
 	"instances": "replicas", "autoscaling": "scale", "hpa": "scale", "architecture": "arch", "ports": "port", "version": "sla_version",
 	"gpu": "vgpus", "gpus": "vgpus", "tpu": "vtpus", "tpus": "vtpus", "disk": "storage", "radius": "threshold", "distance": "threshold",
 	"max": "threshold", "country": "area", "region": "area", "place": "area", "coordinates": "location", "corners": "polygon", "topology": "by",
-	"affinity": "labels", "antiaffinity": "anti_affinity", "node_selector": "labels", "target": "target_microservice_id",
+	"affinity": "constraints labels", "antiaffinity": "anti_affinity", "node_selector": "constraints labels", "target": "target_microservice_id",
 	"description": "application_desc", "oneshot": "one_shot", "retries": "max_attempts", "backoffLimit": "max_attempts", "activeDeadlineSeconds": "deadline", "ttl": "time_to_live", "name": "_name", "namespace": "_namespace",
 }
 
@@ -19,7 +20,7 @@ func didYouMean(key string, known []string) string {
 		return ""
 	}
 	plain := strings.ReplaceAll(strings.ToLower(key), "-", "_")
-	if s, ok := synonyms[plain]; ok {
+	for _, s := range strings.Fields(synonyms[plain]) {
 		for _, k := range known {
 			if k == s || s[0] == '_' && strings.HasSuffix(k, s) {
 				return k

@@ -96,6 +96,7 @@ const (
 	MaxServices  = 256     // of an application
 	MaxReplicas  = 10_000  // of a service
 	MaxAttempts  = 1000    // of a one-shot
+	MaxLabels    = 64      // of an application or service
 	MaxDevices   = 64      // of an instance, of all kinds
 )
 
@@ -118,7 +119,9 @@ const (
 	addonPattern    = `^[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$`
 	areaPattern     = `^(?:[A-Za-z0-9](?:[A-Za-z0-9 ._/-]{0,61}[A-Za-z0-9])?)?$`
 	labelKey        = `[A-Za-z0-9](?:[A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?`
-	labelPattern    = `^(?:!` + labelKey + `|` + labelKey + `(?:!?=[A-Za-z0-9 ._/:@+,-]{0,128})?)$`
+	labelKeyPattern = `^` + labelKey + `$`
+	labelValue      = `[A-Za-z0-9 ._/:@+,-]{0,128}`
+	labelPattern    = `^(?:!` + labelKey + `|` + labelKey + `(?:!?=` + labelValue + `)?)$`
 	modePattern     = `^(?:0?[0-7]{3})?$`
 	valueKeyPattern = `^[A-Za-z0-9._-]{1,128}$`
 	sourcePattern   = `^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[A-Za-z0-9._-]{1,128})?$`
@@ -135,6 +138,9 @@ const (
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
 	volumePath     = servicePath + "/volumes/*"
+
+	labelValuePattern = `^` + labelValue + `$`
+	labelsDoc         = "each key 1 to 128 letters, digits and inner `.`, `_`, `/`, `-`"
 
 	rigidnessDoc   = "The share of the checks of the last five minutes in which it must be met; otherwise the instance moves to a place that meets it, starting there before it stops here. 1: it moves at the first violation; 0.9: after 30 s. 0 means the default."
 	tolerateDoc    = "How long it may be violated before the instance moves, instead of `rigidness`: `60s` (Treeline's own)."
@@ -239,6 +245,12 @@ var fieldsBeforeConstraints = []Field{
 		Doc: "A description for people.",
 	},
 	{
+		Pointer: appPath + "/labels", Type: ObjectField, Max: MaxLabels,
+		Doc:  "Labels that commands select by (`treeline get apps -l team=web`). The application's services have them, too. They have no effect on placement, and a change starts no roll-out (Treeline's own).",
+		Rule: labelsDoc,
+	},
+	{Pointer: appPath + "/labels/*", Type: StringField, Pattern: labelValuePattern, Doc: "The value of the label that the key names."},
+	{
 		Pointer: appPath + "/microservices", Type: ArrayField, Required: true, Max: MaxServices,
 		Doc: "The application's services. A service that a later SLA leaves out is deleted.", Rule: "unique names and namespaces",
 	},
@@ -255,6 +267,12 @@ var fieldsBeforeConstraints = []Field{
 		Pointer: servicePath + "/microservice_namespace", Type: StringField, Required: true, Pattern: namePattern,
 		Doc: "Distinguishes services of the same name.", Rule: "not `of-tenant`",
 	},
+	{
+		Pointer: servicePath + "/labels", Type: ObjectField, Max: MaxLabels,
+		Doc:  "Labels of the service, in addition to those of its application, whose values they replace. For labels of nodes, see `constraints` (Treeline's own).",
+		Rule: labelsDoc,
+	},
+	{Pointer: servicePath + "/labels/*", Type: StringField, Pattern: labelValuePattern, Doc: "The value of the label that the key names."},
 	{
 		Pointer: servicePath + "/virtualization", Type: StringField, Required: true, Pattern: runtimePattern,
 		Doc:  "What runs it: `container` (also written `docker`), `process`, `microvm` or `unikernel` (virtual machines), or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",

@@ -223,6 +223,7 @@ type Service struct {
 	ID       ServiceID    `json:"id"`
 	App      AppID        `json:"app"`
 	Spec     Microservice `json:"spec"`
+	Labels   Labels       `json:"labels,omitempty"` // its own and those of its application
 	Replicas int          `json:"replicas"`
 	Running  int          `json:"running"`
 	// Completed and Failed count the instances that have ended for good, see Ended.

@@ -16,7 +16,9 @@ func init() { // in init, because rules and table refer to each other
 		"/applications":                uniqueRule("application_name", "application_namespace"),
 		appPath + "/microservices":     uniqueRule("microservice_name", "microservice_namespace"),
 		appPath:                        siblingsRule,
+		appPath + "/labels":            labelsRule,
 		servicePath:                    serviceRule,
+		servicePath + "/labels":        labelsRule,
 		servicePath + "/environment":   environmentRule,
 		servicePath + "/arch":          onceRule("", "keep one of them"),
 		servicePath + "/constraints":   narrowingRule,
@@ -90,6 +92,15 @@ func uniqueRule(name, namespace string) func(checker, string, *value) {
 		c.once(at, name, "rename one or merge them", v.items, func(v *value) string {
 			return strings.Trim(v.get(name).text+"."+v.get(namespace).text, ".")
 		})
+	}
+}
+
+// labelsRule refuses keys that no selector could name.
+func labelsRule(c checker, at string, v *value) {
+	for i := range v.members {
+		if key := v.members[i].key; key != "" && len(key) <= maxKey && !patterns[labelKeyPattern].MatchString(key) {
+			c.fault(at+"/"+escape(key), fixPattern[labelKeyPattern], "labels cannot have the key %q", shorten(key))
+		}
 	}
 }
 

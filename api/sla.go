@@ -19,8 +19,12 @@ type Application struct {
 	Name        string         `json:"application_name"`
 	Namespace   string         `json:"application_namespace"`
 	Description string         `json:"application_desc,omitempty"`
+	Labels      Labels         `json:"labels,omitempty"`
 	Services    []Microservice `json:"microservices"`
 }
+
+// Labels are what people select applications and services by.
+type Labels map[string]string
 
 // Microservice describes one service and its requirements.
 type Microservice struct {
@@ -49,6 +53,7 @@ type Microservice struct {
 	BandwidthIn    int64        `json:"bandwidth_in,omitempty"`  // Mbit/s to each instance; 0: no limit
 	BandwidthOut   int64        `json:"bandwidth_out,omitempty"` // Mbit/s from each instance
 	Constraints    []Constraint `json:"constraints,omitempty"`
+	Labels         Labels       `json:"labels,omitempty"` // in addition to those of its application; read by the root only
 
 	Replicas     *int         `json:"replicas,omitempty"`      // absent: the present number, 1 for a new service
 	Exclusive    bool         `json:"exclusive,omitempty"`     // never runs twice; stops if its node loses its cluster

@@ -25,7 +25,9 @@ var (
 )
 
 func init() {
-	patterns[valueKeyPattern] = regexp.MustCompile(valueKeyPattern)
+	for _, p := range []string{valueKeyPattern, labelKeyPattern} {
+		patterns[p] = regexp.MustCompile(p)
+	}
 	for i := range Fields {
 		f := &Fields[i]
 		f.Status = cmp.Or(f.Status, Enforced)
@@ -200,6 +202,9 @@ var fixPattern = map[string]string{
 	modePattern:     "octal digits in quotation marks: \"0440\"",
 	sourcePattern:   "NAME or NAME.KEY of the tenant's own; a name has lower-case letters, digits and inner hyphens",
 	platformPattern: "linux/ and a processor as Go names it, without a variant: linux/arm64",
+
+	labelKeyPattern:   "1 to 128 letters, digits and inner . _ / -: team or example.org/team",
+	labelValuePattern: "at most 128 letters, digits, spaces and . _ / : @ + , -",
 
 	checkPathPattern:   fixCheckPath,
 	checkHeaderPattern: fixCheckHeader,

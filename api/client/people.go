@@ -72,6 +72,11 @@ func (c *Client) Tenants(ctx context.Context) ([]TenantInfo, error) {
 	return all, err
 }
 
+// Tenant returns a tenant. ErrForbidden: the user may not see it.
+func (c *Client) Tenant(ctx context.Context, path api.Tenant) (TenantInfo, error) {
+	return Get[TenantInfo](ctx, c, "/v1/tenants/"+api.PathOf(path))
+}
+
 // DeleteTenant deletes a tenant. ErrConflict: it has users, tenants below it, applications, volumes or
 // clusters.
 func (c *Client) DeleteTenant(ctx context.Context, t api.Tenant) error {

@@ -112,6 +112,8 @@ the order until the node is back.`,
 		sub.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 		group.AddCommand(sub)
 	}
+	c.selectable(app, "applications", true)
+	c.selectable(node, "nodes", true)
 	group.AddCommand(c.deleteValuesCmds()...)
 	c.takesKinds(group, "KIND NAME…", 1, func(ctx context.Context, _ output.Printer, a *client.Client, kind string, names []string) error {
 		return each(customNames(kind, names), func(name string) error { return c.deleteCustom(ctx, a, name, yes) })
@@ -288,6 +290,7 @@ func (c *cli) nodeCmd(verb, short, done string, do func(context.Context, client.
 		}),
 	}
 	c.clusterFlag(cmd, &cluster)
+	c.selectable(cmd, "nodes", true)
 	return cmd
 }
 

@@ -267,6 +267,9 @@ func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 		case errors.Is(err, errUsage):
 			return err
 		case err == nil:
+			if err := c.tenantExists(cmd, a); err != nil {
+				return err
+			}
 			return fn(cmd.Context(), p, a, args)
 		}
 		// Usage errors come first, and fn finds some of them: it gets a client that sends nothing.
@@ -277,6 +280,19 @@ func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 		}
 		return err
 	}
+}
+
+// tenantExists returns an error if --tenant names a tenant that does not exist. Lists would be empty otherwise.
+func (c *cli) tenantExists(cmd *cobra.Command, a *client.Client) error {
+	f := cmd.Flag("tenant")
+	if f == nil || !f.Changed || c.flags.Tenant == "" || c.own() != "" {
+		return nil
+	}
+	_, err := a.Tenant(cmd.Context(), api.Tenant(c.flags.Tenant))
+	if errors.Is(err, api.ErrNotFound) { // other errors: the command itself reports what the user may not do
+		return fmt.Errorf("--tenant %s: %w; see treeline tenant list", c.flags.Tenant, err)
+	}
+	return nil
 }
 
 // noTokens fails before a request is sent.

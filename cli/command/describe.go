@@ -59,6 +59,9 @@ func (c *cli) describeCmd() *cobra.Command {
 		if kind == "node" {
 			c.clusterFlag(cmd, &cluster)
 		}
+		if many := map[string]string{"app": "applications", "service": "services", "instance": "instances", "node": "nodes"}[kind]; many != "" {
+			c.selectable(cmd, many, false)
+		}
 		group.AddCommand(cmd)
 	}
 	c.takesKinds(group, "KIND NAME…", 1, func(ctx context.Context, p output.Printer, a *client.Client, kind string, names []string) error {
@@ -164,6 +167,7 @@ func (c *cli) describeApp(ctx context.Context, d *description, name string) erro
 	d.line("Application", "%s", a.ID)
 	d.line("Status", "%s, %s running", output.AppStatus(a), output.Running(output.OfApp(a)))
 	d.line("Description", "%s", a.Spec.Description)
+	d.line("Labels", "%s", output.Labels(a.Spec.Labels))
 	d.line("Created", "%s ago", d.Age(a.Created))
 	d.line("Applied by", "%s", a.By)
 	d.line("Revision", "%d", a.Revision)
@@ -190,6 +194,7 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 	d.of(string(s.ID), s)
 	d.line("Service", "%s", s.ID)
 	d.line("Instances", "%s running", output.Running(output.OfService(s)))
+	d.line("Labels", "%s", output.Labels(s.Labels))
 	d.line("Runs", "%s as %s", output.Codes(s), m.Virtualization)
 	d.line("Command", "%s", strings.Join(m.Cmd, " "))
 	d.line("Addresses", "%s", output.Addresses(s.Addresses))

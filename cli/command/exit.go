@@ -116,10 +116,18 @@ func (c *cli) report(ctx context.Context, err error) int {
 		return code
 	}
 	for _, f := range fixes {
-		if errors.Is(err, f.kind) && !hasHint(err.Error()) {
-			fmt.Fprintln(c.Err, f.fix)
-			break
+		if !errors.Is(err, f.kind) || hasHint(err.Error()) {
+			continue
 		}
+		fix := f.fix
+		if _, answered := errors.AsType[*api.Problem](err); answered && f.kind == api.ErrUnavailable {
+			fix = "see what is away with treeline doctor" // the server itself was reached
+			if c.own() != "" {
+				break
+			}
+		}
+		fmt.Fprintln(c.Err, fix)
+		break
 	}
 	return code
 }

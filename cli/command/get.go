@@ -57,6 +57,12 @@ func listCmd[T any](c *cli, use, short string, kind resource[T], aliases ...stri
 	}
 	cmd.Flags().BoolVarP(&q.watch, "watch", "w", false, "keep printing objects that change")
 	switch kind.kind {
+	case client.Apps, client.Services:
+		q.labels.flag(cmd, "list only those with these labels")
+	case client.Instances:
+		q.labels.flag(cmd, "list only the instances of services with these labels")
+	}
+	switch kind.kind {
 	case client.Apps:
 		c.formatFlags(cmd, append(slices.Clone(output.Formats), slaFormat))
 		show := cmd.RunE
@@ -100,13 +106,69 @@ const slaFormat output.Format = "sla"
 type query struct {
 	watch, sla           bool   // sla: print the SLA documents of applications
 	cluster, node, state string // of instances
+
+	labels    selector
+	selectors []api.Selector
+	of        func(context.Context, api.ServiceID) (api.Labels, error) // of a service; nil: there are no selectors
+}
+
+// label prepares the selection by labels.
+func (q *query) label(ctx context.Context, c *cli, a *client.Client, instances bool) (err error) {
+	if q.selectors, err = q.labels.parse(); err != nil || len(q.selectors) == 0 || !instances {
+		return err
+	}
+	if own := c.own(); own != "" {
+		return usage("-l selects by labels that only the root has, and this context is of cluster %s itself", own)
+	}
+	known, err := serviceLabels(ctx, a, client.ListOptions{})
+	q.of = func(ctx context.Context, id api.ServiceID) (api.Labels, error) {
+		if labels, ok := known[id]; ok {
+			return labels, nil
+		}
+		s, err := a.Service(ctx, id) // a new service, during a watch
+		if err == nil {
+			known[id] = s.Labels
+		}
+		return s.Labels, err
+	}
+	return err
+}
+
+// exist returns an error if a cluster or node does not exist or the user may not see it. Empty names exist.
+func (c *cli) exist(ctx context.Context, a *client.Client, cluster, node string) error {
+	if err := c.notOwn(api.ClusterID(cluster)); err != nil {
+		return err
+	}
+	if cluster != "" && c.own() == "" {
+		if _, err := a.Cluster(ctx, api.ClusterID(cluster)); err != nil {
+			return fmt.Errorf("--cluster %s: %w", cluster, err)
+		}
+	}
+	if node != "" {
+		if _, err := c.node(ctx, a, cluster, node); err != nil {
+			return fmt.Errorf("--node %s: %w", node, err)
+		}
+	}
+	return nil
 }
 
 // fits reports whether an object is part of the list.
 func (q query) fits(ctx context.Context, to *reach, o any) bool {
-	i, ok := o.(api.Instance)
-	if !ok {
+	var i api.Instance
+	switch o := o.(type) {
+	case api.App:
+		return api.Mismatch(q.selectors, o.Spec.Labels) < 0
+	case api.Service:
+		return api.Mismatch(q.selectors, o.Labels) < 0
+	case api.Instance:
+		i = o
+	default:
 		return true
+	}
+	if q.of != nil {
+		if labels, err := q.of(ctx, i.Service); err != nil || api.Mismatch(q.selectors, labels) >= 0 {
+			return false // an error: the service is gone, and its instances go
+		}
 	}
 	if q.cluster != "" && string(i.Cluster) != q.cluster || q.state != "" && string(i.State) != q.state {
 		return false
@@ -123,6 +185,9 @@ func (q query) fits(ctx context.Context, to *reach, o any) bool {
 func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *client.Client, references []string, q query) error {
 	if q.watch && c.own() != "" {
 		return usage("--watch needs the root, and this context is of cluster %s itself", c.own())
+	}
+	if err := q.label(ctx, c, a, r.kind == client.Instances); err != nil {
+		return err
 	}
 	s := source[T]{r, a, client.ListOptions{}}
 	if len(references) == 0 && r.ref != "" {
@@ -148,6 +213,11 @@ func (r resource[T]) show(ctx context.Context, c *cli, p output.Printer, a *clie
 				reached.prepare(ctx, instances)
 			}
 			found = slices.DeleteFunc(found, func(o T) bool { return !q.fits(ctx, reached, o) })
+			if len(found) == 0 {
+				if wrong := c.exist(ctx, a, q.cluster, q.node); wrong != nil {
+					return false, errors.Join(err, wrong)
+				}
+			}
 			if !q.watch {
 				err = errors.Join(r.whole(ctx, c, p, a, references, q, found, e.Rev), err)
 				if reached != nil {
@@ -287,15 +357,18 @@ func gone(p output.Printer, id string) error {
 
 func (c *cli) getNodesCmd() *cobra.Command {
 	var cluster string
-	var labels map[string]string
+	var labels selector
 	cmd := &cobra.Command{
 		Use: "nodes [[CLUSTER/]NAME…]", Aliases: []string{"node"}, Short: "List the nodes of clusters, and what runs there",
 		ValidArgsFunction: c.complete("nodes"),
 		Long: `List the nodes of clusters. The root asks each cluster, and the cluster checks the
 rights of the user. If a cluster does not answer, the command reports it and fails.`,
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
+			selectors, err := labels.parse()
+			if err != nil {
+				return err
+			}
 			var nodes []api.Node
-			var err error
 			if len(args) == 0 {
 				nodes, err = c.nodes(ctx, a, api.ClusterID(cluster))
 			} else {
@@ -307,7 +380,7 @@ rights of the user. If a cluster does not answer, the command reports it and fai
 					return err
 				})
 			}
-			nodes = slices.DeleteFunc(nodes, func(n api.Node) bool { return !labelled(n.Labels, labels) })
+			nodes = slices.DeleteFunc(nodes, func(n api.Node) bool { return api.Mismatch(selectors, n.Labels) >= 0 })
 			table := output.Nodes
 			if p.ForPeople() && len(nodes) > 0 {
 				runs, failed := c.runs(ctx, a, nodes)
@@ -323,21 +396,11 @@ rights of the user. If a cluster does not answer, the command reports it and fai
 		}),
 	}
 	cmd.Flags().StringVar(&cluster, "cluster", "", "list only the nodes of this cluster")
-	cmd.Flags().StringToStringVarP(&labels, "selector", "l", nil, "list only the nodes with these labels, such as rack=r1,disk=ssd")
+	labels.flag(cmd, "list only the nodes with these labels")
 	c.completeCluster(cmd)
 	c.outputFlags(cmd)
 	c.sortFlag(cmd)
 	return cmd
-}
-
-// labelled reports whether a node has all the labels.
-func labelled(has, want map[string]string) bool {
-	for k, v := range want {
-		if have, ok := has[k]; !ok || have != v {
-			return false
-		}
-	}
-	return true
 }
 
 // nodes returns the nodes of a cluster, or of all clusters if cluster is empty. If some clusters

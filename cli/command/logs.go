@@ -81,6 +81,7 @@ the last two seconds may then be repeated. When the root ends, the command does,
 	f.BoolVar(&o.Timestamps, "timestamps", false, "begin each line with its time")
 	f.BoolVarP(&o.Previous, "previous", "p", false, "show the output of the attempt before the last restart")
 	cmd.MarkFlagsMutuallyExclusive("follow", "previous")
+	c.selectable(cmd, "services", false)
 	return cmd
 }
 

@@ -24,7 +24,7 @@ instances start first, and a version that does not become healthy is replaced by
 the last healthy one.`,
 	}
 	act := func(use, short string, do func(context.Context, *client.Client, api.ServiceID) (api.RollOut, error)) *cobra.Command {
-		return &cobra.Command{
+		cmd := &cobra.Command{
 			Use: use + " SERVICE…", Short: short, Args: cobra.MinimumNArgs(1), ValidArgsFunction: c.complete("services"),
 			RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 				return each(args, func(name string) error {
@@ -41,6 +41,8 @@ the last healthy one.`,
 				})
 			}),
 		}
+		c.selectable(cmd, "services", true)
+		return cmd
 	}
 	var to string
 	undo := act("undo", "Apply an earlier version of a service", func(ctx context.Context, a *client.Client, id api.ServiceID) (api.RollOut, error) {

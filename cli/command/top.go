@@ -144,6 +144,7 @@ func (c *cli) topInstancesCmd() *cobra.Command {
 	c.topFlags(cmd, &t, "instances")
 	cmd.Flags().StringVar(&node, "node", "", "measure only the instances on this node, of users who may see nodes")
 	c.completeFlag(cmd, "node", "nodes")
+	c.selectable(cmd, "services", false)
 	return cmd
 }
 
@@ -181,6 +182,9 @@ func (c *cli) instanceUsage(ctx context.Context, a *client.Client, references []
 	}
 	out.Items = slices.DeleteFunc(out.Items, func(u api.InstanceUsage) bool { return wrong(u.Instance, u.Cluster, u.Node) })
 	out.Missing = slices.DeleteFunc(out.Missing, func(m api.Unmeasured) bool { return wrong(m.Instance, m.Cluster, m.Node) })
+	if err == nil && len(out.Items)+len(out.Missing) == 0 {
+		err = c.exist(ctx, a, cluster, node)
+	}
 	return out, err
 }
 
@@ -212,6 +216,7 @@ also what the instances use of that. Percentages are of what the nodes offer.`,
 		}),
 	}
 	c.topFlags(cmd, &t, "nodes")
+	c.selectable(cmd, "nodes", false)
 	return cmd
 }
 

@@ -64,6 +64,7 @@ otherwise with 4.`,
 	f.StringVar(&what, "for", "running", "state to wait for: running (and ready), healthy (the same), completed or deleted")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up after this time")
 	_ = cmd.RegisterFlagCompletionFunc("for", cobra.FixedCompletions(waitStates, cobra.ShellCompDirectiveNoFileComp))
+	c.selectable(cmd, "services", false)
 	return cmd
 }
 

@@ -35,5 +35,6 @@ func (c *cli) whyCmd() *cobra.Command {
 		}),
 	}
 	c.outputFlags(cmd)
+	c.selectable(cmd, "instances", false)
 	return cmd
 }

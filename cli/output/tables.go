@@ -25,6 +25,7 @@ var Apps = Table[api.App]{
 		{Header: "AGE", Cell: func(p Printer, a api.App) string { return p.Age(a.Created) }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, a api.App) string { return strconv.FormatUint(uint64(a.Revision), 10) }},
 		{Header: "BY", Wide: true, Cell: func(_ Printer, a api.App) string { return a.By }},
+		{Header: "LABELS", Wide: true, Cell: func(_ Printer, a api.App) string { return Labels(a.Spec.Labels) }},
 		{Header: "DESCRIPTION", Wide: true, Cell: func(_ Printer, a api.App) string { return a.Spec.Description }},
 	},
 }
@@ -111,6 +112,7 @@ var Services = Table[api.Service]{
 		{Header: "ROLLOUT", Wide: true, Cell: func(_ Printer, s api.Service) string { return string(s.RollOut) }},
 		{Header: "ADDRESSES", Wide: true, Cell: func(_ Printer, s api.Service) string { return Addresses(s.Addresses) }},
 		{Header: "NEEDS", Wide: true, Cell: func(_ Printer, s api.Service) string { return s.Spec.Needs().String() }},
+		{Header: "LABELS", Wide: true, Cell: func(_ Printer, s api.Service) string { return Labels(s.Labels) }},
 		{Header: "REVISION", Wide: true, Cell: func(_ Printer, s api.Service) string { return strconv.FormatUint(uint64(s.SpecRev), 10) }},
 	},
 }

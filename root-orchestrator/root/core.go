@@ -141,7 +141,7 @@ func New(cfg Config) *Core {
 			apps:     applications.New(),
 			values:   values.New(),
 			custom:   custom.New(),
-			rollouts: rollouts.New(applications.FieldChanges),
+			rollouts: rollouts.New(applications.VersionChanges),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
 			placement: placement.New(placement.Config{
 				RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Plugin: cfg.Plugin, Asks: cfg.Asks, MovesPerHour: cfg.MovesPerHour,

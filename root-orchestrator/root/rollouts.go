@@ -89,16 +89,16 @@ func (c *Core) rollBack() {
 	}
 }
 
-// restoreVersion applies an earlier version of a service with its present number of replicas.
+// restoreVersion applies an earlier version of a service with its present number of replicas and labels.
 func (c *Core) restoreVersion(id api.ServiceID, spec *api.Microservice, by string) error {
 	app, _ := c.apps.Service(id)
 	doc := app.Written()
 	for i := range doc.Services {
 		m := &doc.Services[i]
 		if app.ID.Service(m.Name, m.Namespace) == id {
-			replicas := m.Replicas
+			replicas, labels := m.Replicas, m.Labels
 			*m = *spec
-			m.Replicas = replicas
+			m.Replicas, m.Labels = replicas, labels
 		}
 	}
 	return Apply{Tenant: app.Tenant, Spec: doc, By: by}.apply(c)

@@ -243,7 +243,7 @@ func slotCapacity(c *Candidate, r *Slot) api.Resources { return r.Largest.Min(r.
 // candidateStage returns the first filter before limit of the whole candidate that it fails, or
 // limit.
 func (q *query) candidateStage(c *Candidate, limit stage) stage {
-	if limit > labelsStage && c.Level == Nodes && mismatch(q.Labels, c.Labels) >= 0 {
+	if limit > labelsStage && c.Level == Nodes && api.Mismatch(q.Labels, c.Labels) >= 0 {
 		return labelsStage // checked for nodes only: labels stay within a cluster
 	}
 	var at position
@@ -263,17 +263,6 @@ func (q *query) candidateStage(c *Candidate, limit stage) stage {
 		return latencyStage
 	}
 	return limit
-}
-
-// mismatch returns the index of the first selector that the labels do not match, or -1.
-func mismatch(selectors []Selector, labels map[string]string) int {
-	for i, s := range selectors {
-		v, ok := labels[s.Key]
-		if (ok && (s.Any || v == s.Value)) == s.Not {
-			return i
-		}
-	}
-	return -1
 }
 
 // unavailablePort returns the first port of the request that is already published on the candidate or

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // kindOf returns the properties of a node's slot that rarely change. Slots with equal
@@ -76,7 +78,7 @@ func (q *query) resetLabelVerdicts(sets *interned[map[string]string]) {
 // checkLabels reports whether a node with these labels matches the selectors and is not in a
 // full label domain.
 func (q *query) checkLabels(labels map[string]string) bool {
-	if mismatch(q.Labels, labels) >= 0 {
+	if api.Mismatch(q.Labels, labels) >= 0 {
 		return false
 	}
 	if len(q.Domains) > 0 {

@@ -54,7 +54,7 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 		r.Constraint, r.Need = ConstraintAddons, strings.Join(q.Addons, " and ")
 		r.Have = q.slotValues(c, s, func(r *Slot) []string { return r.Addons })
 	case labelsStage:
-		miss := q.Labels[mismatch(q.Labels, c.Labels)]
+		miss := q.Labels[api.Mismatch(q.Labels, c.Labels)]
 		r.Constraint, r.Need, r.Have = ConstraintLabels, miss.String(), labelText(miss.Key, c.Labels)
 	case areaStage:
 		r.Constraint, r.Need = ConstraintArea, strings.Join(q.areas(), " and ")
@@ -302,18 +302,6 @@ func (q *query) areas() []string {
 		}
 	}
 	return out
-}
-
-func (s Selector) String() string {
-	switch {
-	case s.Any && s.Not:
-		return "!" + s.Key
-	case s.Any:
-		return s.Key
-	case s.Not:
-		return s.Key + "!=" + s.Value
-	}
-	return s.Key + "=" + s.Value
 }
 
 func labelText(key string, labels map[string]string) string {

@@ -53,12 +53,7 @@ type Request struct {
 }
 
 // Selector is one condition on a node's labels.
-type Selector struct {
-	Key   string `json:"key"`
-	Value string `json:"value,omitempty"`
-	Any   bool   `json:"any,omitempty"` // the key with any value
-	Not   bool   `json:"not,omitempty"` // negated; a node without the key matches
-}
+type Selector = api.Selector
 
 // Zone is an area in which a candidate must be. Exactly one of Area, Circle (with Radius) and
 // Polygon is set. A cluster passes if one of its nodes may be in the zone.
@@ -133,26 +128,13 @@ func RequestFor(id api.InstanceID, m *api.Microservice) Request {
 			r.Addons = append(r.Addons, c.Needs...)
 		case api.ConstrainLabels:
 			for _, l := range c.Labels {
-				r.Labels = append(r.Labels, ParseSelector(l))
+				r.Labels = append(r.Labels, api.ParseSelector(l))
 			}
 		case api.ConstrainGeo:
 			r.Zones = append(r.Zones, zoneOf(c))
 		}
 	}
 	return r
-}
-
-// ParseSelector reads "key=value", "key!=value", "key" or "!key".
-func ParseSelector(text string) Selector {
-	key, value, valued := strings.Cut(text, "=")
-	s := Selector{Key: key, Value: value, Any: !valued}
-	if valued {
-		s.Key, s.Not = strings.CutSuffix(key, "!")
-	} else {
-		s.Key, s.Not = strings.CutPrefix(key, "!")
-	}
-	s.Key, s.Value = strings.TrimSpace(s.Key), strings.TrimSpace(s.Value)
-	return s
 }
 
 // zoneOf returns the zone of a geo constraint. An invalid constraint, which the parser should

@@ -68,6 +68,7 @@ export interface Application {
   application_desc?: string;
   application_name: string;
   application_namespace: string;
+  labels?: Record<string, string>;
   microservices: Microservice[];
 }
 
@@ -471,6 +472,7 @@ export interface Microservice {
   exclusive?: boolean;
   files?: File[];
   health?: Health;
+  labels?: Record<string, string>;
   max_attempts?: number;
   memory?: number;
   microserviceID?: string;
@@ -959,6 +961,7 @@ export interface Service {
   dormant?: number;
   failed?: number;
   id: string;
+  labels?: Record<string, string>;
   replicas: number;
   revision: number;
   rollout?: string;

@@ -204,7 +204,7 @@ func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
 func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
 	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
 	before := maps.Collect(a.services())
-	differs := a.Replicas == nil || a.Spec.Description != r.Spec.Description
+	differs := a.Replicas == nil || a.Spec.Description != r.Spec.Description || !maps.Equal(a.Spec.Labels, r.Spec.Labels)
 	replicas, revs := map[api.ServiceID]int{}, map[api.ServiceID]api.Revision{}
 	spec := r.Spec
 	spec.ID, spec.Services = "", slices.Clone(r.Spec.Services)
@@ -228,7 +228,7 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 				revs[id] = next()
 			}
 			differs = true
-		} else if !reflect.DeepEqual(old.Update, v.Update) {
+		} else if !reflect.DeepEqual(old.Update, v.Update) || !maps.Equal(old.Labels, v.Labels) {
 			differs = true
 		}
 		differs = differs || !had || a.Replicas[id] != want
@@ -256,12 +256,17 @@ func (m *Machine) Revise(id api.ServiceID, next func() api.Revision) {
 	}
 }
 
-// same reports whether two SLAs differ in nothing but update, which instances do not depend on.
+// forInstances returns the SLA without the fields that only the root reads and instances do not depend on.
+func forInstances(m *api.Microservice) api.Microservice {
+	x := *m
+	x.Update, x.Labels = nil, nil
+	return x
+}
+
+// same reports whether two SLAs are the same for instances.
 func same(a, b *api.Microservice) bool {
-	x, y := *a, *b
-	x.Update, y.Update = nil, nil
-	p, _ := json.Marshal(x)
-	q, _ := json.Marshal(y)
+	p, _ := json.Marshal(forInstances(a))
+	q, _ := json.Marshal(forInstances(b))
 	return string(p) == string(q)
 }
 

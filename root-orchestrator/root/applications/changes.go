@@ -16,6 +16,9 @@ func Changes(was, is api.Application) (out []api.FieldChange) {
 	if was.Description != is.Description {
 		out = append(out, api.FieldChange{Path: "application_desc", Old: was.Description, New: is.Description})
 	}
+	if x, y := shown(reflect.ValueOf(was.Labels)), shown(reflect.ValueOf(is.Labels)); x != y {
+		out = append(out, api.FieldChange{Path: "labels", Old: x, New: y})
+	}
 	old := map[string]*api.Microservice{}
 	for i := range was.Services {
 		m := &was.Services[i]
@@ -57,6 +60,12 @@ func FieldChanges(service string, was, is *api.Microservice) (out []api.FieldCha
 		}
 	}
 	return out
+}
+
+// VersionChanges is FieldChanges of what instances depend on.
+func VersionChanges(service string, was, is *api.Microservice) []api.FieldChange {
+	x, y := forInstances(was), forInstances(is)
+	return FieldChanges(service, &x, &y)
 }
 
 // shown returns a field's value as text, "" if it is not set.

@@ -117,10 +117,8 @@ func (in *Instance) Digest(id api.ClusterID) api.Digest {
 
 // Assignment returns the instance's assignment to a cluster, without the part about links.
 func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment {
-	spec := *in.Spec
-	spec.Update = nil // for the root only
 	return wire.Assignment{
-		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: spec,
+		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: forInstances(in.Spec),
 		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
 		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values, Decided: in.Decided,
 	}

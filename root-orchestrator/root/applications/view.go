@@ -86,6 +86,20 @@ func (s *service) versions() []api.Version {
 	return out
 }
 
+// labels returns the labels of a service: its own and those of the application.
+func (a *App) labels(v *api.Microservice) api.Labels {
+	if len(v.Labels) == 0 {
+		return a.Spec.Labels
+	}
+	all := maps.Clone(v.Labels)
+	for k, value := range a.Spec.Labels {
+		if _, own := all[k]; !own {
+			all[k] = value
+		}
+	}
+	return all
+}
+
 func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	s := m.services[id]
 	if s == nil || s.app == nil {
@@ -93,7 +107,7 @@ func (m *Machine) ViewService(id api.ServiceID) (api.Service, bool) {
 	}
 	n := s.counts()
 	return api.Service{
-		ID: id, App: s.app.ID, Spec: *s.spec, Replicas: s.app.Replicas[id],
+		ID: id, App: s.app.ID, Spec: *s.spec, Labels: s.app.labels(s.spec), Replicas: s.app.Replicas[id],
 		Running: n.running, Completed: n.completed, Failed: n.failed, Dormant: n.dormant, Versions: s.versions(),
 		SpecRev: s.app.SpecRevs[id], Revision: s.app.Revision, Addresses: s.app.Addresses[id],
 	}, true

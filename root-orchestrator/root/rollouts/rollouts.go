@@ -5,7 +5,7 @@
 // An instance is replaced only while enough others are ready. By default additional instances with
 // the new version start first, so that as many instances as wanted are ready all the time.
 //
-//	m := rollouts.New(applications.FieldChanges)
+//	m := rollouts.New(applications.VersionChanges)
 //	m.Begin(now, wall)
 //	d := m.Decide(service)
 package rollouts
