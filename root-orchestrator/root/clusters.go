@@ -181,7 +181,7 @@ func (c *Core) clusterSilent(at api.ClusterID) {
 		}
 		if in.TrialAt(at) {
 			c.endTrial(id)
-			c.place(id)
+			c.lost.Add(c.now, id)
 			continue
 		}
 		c.become(id, in.State, api.ReasonClusterLost, "cluster "+string(at)+" does not report")
@@ -190,12 +190,30 @@ func (c *Core) clusterSilent(at api.ClusterID) {
 			// end it.
 			continue
 		}
-		c.apps.SetHandedBack(id, true)
 		if in.Next != nil {
 			c.promote(id, api.ClusterScheduled)
 		} else {
-			c.place(id)
+			c.lost.Add(c.now, id)
 		}
+	}
+}
+
+// placeLost places an instance elsewhere whose turn has come, if its cluster is still silent. One that
+// was to move before, and has lost its second placement, moves in any case.
+func (c *Core) placeLost(id api.InstanceID) {
+	if !c.apps.Has(id) {
+		return
+	}
+	in := c.apps.Get(id)
+	if in.Leaving || in.Ended() || in.Next != nil {
+		return
+	}
+	if c.clusters.Has(in.Cluster, id) && in.Reason == api.ReasonClusterLost {
+		c.apps.SetHandedBack(id, true)
+		in.HandedBack = true
+	}
+	if in.Cluster == "" || in.HandedBack {
+		c.place(id)
 	}
 }
 
@@ -208,7 +226,11 @@ func (c *Core) clusterReported(at api.ClusterID) {
 	c.placement.SetFacts(at, placement.Facts(c.clusters.Facts(at)))
 	c.clusters.Change(at)
 	if silent {
-		c.event(clusterEvent(at, api.ReasonNone, "reports again"))
+		detail := "reports again"
+		if held := c.clusters.Distrusted(at); held > 0 {
+			detail += fmt.Sprintf("; it was lost repeatedly and takes no new instances for %s", held)
+		}
+		c.event(clusterEvent(at, api.ReasonNone, detail))
 		for _, id := range c.clusters.Assigned(at) {
 			if in := c.apps.Get(id); !in.TrialAt(at) && in.Reason == api.ReasonClusterLost {
 				c.apps.SetHandedBack(id, false)

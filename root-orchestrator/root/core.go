@@ -2,7 +2,7 @@
 // clusters by their aggregates, offers each instance to the best cluster, and places instances that
 // a cluster hands back. It has no information about single nodes.
 //
-// The state is in sub-machines: applications, rollouts, clusters, placement, netbook, addresses, values,
+// The state is in sub-machines: applications, rollouts, clusters, placement, lost, netbook, addresses, values,
 // volumes, custom and events.
 // Core passes each input to one of them and its results to the others.
 //
@@ -29,6 +29,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/custom"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/events"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/lost"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/netbook"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/rollouts"
@@ -109,6 +110,7 @@ type effects struct {
 	send       []wire.Envelope
 	eventLimit *events.Limiter
 	expiry     step.Timers[api.ServiceID] // ends of times to live, on the clock of now
+	lost       lost.Machine               // instances of silent clusters, until they are placed elsewhere
 	reporter   api.ClusterID              // whose report is the step's input, or ""
 	failed     []api.ServiceID            // whose last healthy versions are to return in this step
 	orphans    []string                   // custom resources that were restored without their kind
@@ -208,7 +210,7 @@ func (c *Core) start() {
 }
 
 func (c *Core) wake() (at time.Time) {
-	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.rollouts.Next(), c.eventLimit.Next(), c.expiry.Next()} {
+	for _, t := range []time.Time{c.clusters.Next(), c.placement.Next(), c.rollouts.Next(), c.eventLimit.Next(), c.expiry.Next(), c.lost.Next()} {
 		if at.IsZero() || !t.IsZero() && t.Before(at) {
 			at = t
 		}
@@ -224,6 +226,9 @@ func (c *Core) expire() {
 		} else {
 			due = c.clusterDue()
 		}
+	}
+	for _, id := range c.lost.Due(c.now) {
+		c.placeLost(id)
 	}
 	for id, ok := c.rollouts.Due(); ok; id, ok = c.rollouts.Due() {
 		c.apps.ReconcileSoon(id)
@@ -268,6 +273,10 @@ func (c *Core) clusterDue() bool {
 		c.clusterSilent(d.Cluster)
 	case clusters.DueAge:
 		c.refresh(d.Cluster)
+	case clusters.DueTrust:
+		c.refresh(d.Cluster)
+		c.event(clusterEvent(d.Cluster, api.ReasonNone, "takes new instances again"))
+		c.retry(d.Cluster, placement.MoreCapacity)
 	}
 	return ok
 }

@@ -53,6 +53,10 @@ type cluster struct {
 
 	heard     bool // since the root started
 	silent    bool
+	losses    int       // how often it has fallen silent without calmAfter in between
+	returned  time.Time // when it reported again after the last one
+	trusted   time.Time // when it takes new instances again
+	held      bool      // trusted has not come
 	lastHeard time.Time
 	pause     time.Duration // the longest of its recent pauses between reports; decays
 	boot, seq uint64        // of the newest report
@@ -154,6 +158,7 @@ func (m *Machine) Remove(id api.ClusterID) {
 	delete(m.clusters, id)
 	m.timers.Clear(Due{DueSilence, id})
 	m.timers.Clear(Due{DueAge, id})
+	m.timers.Clear(Due{DueTrust, id})
 }
 
 // Change marks a cluster to be saved and published at the end of the step.

@@ -21,6 +21,7 @@ const (
 	DueNone    DueKind = iota // no action
 	DueSilence                // the cluster is silent now
 	DueAge                    // the age of the cluster's candidate grows by ageStep
+	DueTrust                  // the cluster takes new instances again
 )
 
 // Due is a timer that has expired.
@@ -40,16 +41,51 @@ func (m *Machine) Pop(now time.Time) (Due, bool) {
 	if !ok || cl == nil || cl.silent {
 		return Due{}, ok
 	}
-	if d.Kind == DueAge {
+	switch d.Kind {
+	case DueAge:
 		m.setAge(d.Cluster, cl)
+		return d, true
+	case DueTrust:
+		cl.held = false
 		return d, true
 	}
 	if at := cl.lastHeard.Add(m.deadAfter(cl)); at.After(m.now) {
 		m.timers.Set(d, at)
 		return Due{}, true
 	}
+	if m.now.Sub(cl.returned) >= calmAfter {
+		cl.losses = 0
+	}
 	cl.silent = true
+	cl.losses++
 	return d, true
+}
+
+// A cluster that is lost repeatedly would get instances each time it returns, which then move again.
+// From its second loss on, it takes no new instances until it has reported for the dead time, and for
+// twice as long after each further loss, up to maxHold. Its own instances continue. A loss counts until
+// the cluster has reported without interruption for calmAfter.
+const (
+	maxHold   = 10 * time.Minute
+	calmAfter = 30 * time.Minute
+)
+
+// hold sets how long a cluster that reports again takes no new instances.
+func (m *Machine) hold(id api.ClusterID, cl *cluster) {
+	cl.returned, cl.held = m.now, false
+	if cl.losses < 2 {
+		return
+	}
+	cl.held, cl.trusted = true, m.now.Add(min(m.cfg.Dead<<min(cl.losses-2, 16), max(maxHold, m.cfg.Dead)))
+	m.timers.Set(Due{DueTrust, id}, cl.trusted)
+}
+
+// Distrusted returns for how long the cluster takes no new instances, because it was lost repeatedly.
+func (m *Machine) Distrusted(id api.ClusterID) time.Duration {
+	if cl := m.clusters[id]; cl.held {
+		return cl.trusted.Sub(m.now)
+	}
+	return 0
 }
 
 func (m *Machine) setAge(id api.ClusterID, cl *cluster) {
@@ -78,6 +114,7 @@ func (m *Machine) SetLive(id api.ClusterID) (live, silent bool) {
 	cl.heard, cl.silent = true, false
 	if silent {
 		m.timers.Set(Due{DueSilence, id}, m.now.Add(m.cfg.Dead))
+		m.hold(id, cl)
 	}
 	return live, silent
 }

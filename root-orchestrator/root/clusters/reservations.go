@@ -130,6 +130,8 @@ func (cl *cluster) out() string {
 		return "silent"
 	case !cl.heard:
 		return "not heard yet"
+	case cl.held:
+		return "lost repeatedly"
 	case cl.aggregate.Nodes == 0:
 		return "no node takes work"
 	}
