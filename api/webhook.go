@@ -3,7 +3,7 @@ package api
 import "time"
 
 // EventKinds are the kinds of events.
-var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret", "kind", "resource"}
+var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret", "kind", "resource", "addon"}
 
 // NewWebhook is a request for a webhook.
 type NewWebhook struct {
@@ -22,6 +22,7 @@ type Webhook struct {
 	Reasons []Reason  `json:"reasons,omitempty"`
 	Created time.Time `json:"created"`
 	By      string    `json:"by"`               // the user whose rights decide which events are sent
+	Addon   AddonID   `json:"addon,omitempty"`  // to which it belongs
 	Secret  string    `json:"secret,omitempty"` // of signatures; shown once
 
 	Delivered int          `json:"delivered"`

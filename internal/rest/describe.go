@@ -76,7 +76,7 @@ func exampleID(path, name string) any {
 var ids = map[string]string{
 	"apps": "acme~shop.prod", "services": "acme~shop.prod.cart.v1", "instances": "acme~shop.prod.cart.v1~0", "clusters": "munich", "nodes": "edge-7",
 	"volumes": "acme~shop.prod.db.v1~0:data", "tenants": "acme", "users": "acme~alice", "configs": "acme~shop", "secrets": "acme~db-password",
-	"kinds": "acme~sensor", "resources": "acme~sensor:roof", "snapshots": "acme~shop.prod.db.v1~0:data@monday", "webhooks": "QK2T7WJ4N5XB", "tokens": "T4R8W2ZK6M3P", "streams": "9f1c03d7a2b84e5d", "operators": "night",
+	"kinds": "acme~sensor", "addons": "acme~mqtt", "resources": "acme~sensor:roof", "snapshots": "acme~shop.prod.db.v1~0:data@monday", "webhooks": "QK2T7WJ4N5XB", "tokens": "T4R8W2ZK6M3P", "streams": "9f1c03d7a2b84e5d", "operators": "night",
 }
 
 // examples are values of properties, by name.

@@ -164,6 +164,7 @@ var modules = []struct {
 	{"go.yaml.in/yaml/v3", []string{"internal/yaml"}, "YAML in linear time; SLAs"},
 	{"github.com/spf13/pflag", []string{"internal/daemon", "cli"}, "flags as people write them"},
 	{"github.com/spf13/cobra", []string{"cli"}, "commands, help, completion"},
+	{"golang.org/x/mod", []string{"internal/addon"}, "compares semantic versions"},
 	{"golang.org/x/sync", []string{"internal", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "cli"}, "errgroup: one group of lives per daemon"},
 	{"golang.org/x/sys", []string{"internal", "node-engine", "netmanager", "cli"}, "the kernel, where the standard library ends"},
 	{"golang.org/x/time", []string{"internal/fairshare", "netmanager", "cluster-orchestrator/relay"}, "token buckets; how keys share the memory for them is ours"},

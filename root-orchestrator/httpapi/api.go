@@ -166,6 +166,7 @@ func New(o Options) (*API, error) {
 	a.registerClusters()
 	a.registerValues()
 	a.registerCustom()
+	a.registerAddons()
 	a.registerTokens()
 	a.registerEvents()
 	if err := a.openWebhooks(); err != nil {

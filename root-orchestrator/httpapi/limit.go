@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/problem"
@@ -14,11 +15,11 @@ import (
 // bodyWait limits the time to receive a body.
 const bodyWait = 30 * time.Second
 
-// maxSmallBody limits the bodies of all operations except those that take an SLA, a config or a
+// maxSmallBody limits the bodies of all operations except those that take an SLA, an addon, a config or a
 // secret.
 const maxSmallBody = 64 << 10
 
-// bodyLimit returns the maximum size of a request's body in bytes. Only SLA documents, configs and
+// bodyLimit returns the maximum size of a request's body in bytes. Only SLA documents, addons, configs and
 // secrets are large; other bodies are parsed without a queue, some of them before sign-in.
 func bodyLimit(r *http.Request) int64 {
 	if takesValues(r) {
@@ -26,6 +27,9 @@ func bodyLimit(r *http.Request) int64 {
 	}
 	if r.URL.Path == "/v1/apps" || r.URL.Path == "/v1/apps:plan" {
 		return maxBody
+	}
+	if r.URL.Path == "/v1/addons" || strings.HasPrefix(r.URL.Path, "/v1/addons/") {
+		return maxAddonBody
 	}
 	return maxSmallBody
 }

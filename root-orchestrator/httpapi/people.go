@@ -39,7 +39,7 @@ func (a *API) registerTenants() {
 			return a.opt.Accounts.Tenant(path)
 		})
 	act(a, tenants.Delete("/v1/tenants/{id}", "Delete tenant", 404, 409).
-		About("The tenant must have no users, tenants below it, applications, volumes, snapshots, configs, secrets, custom kinds, webhooks, join tokens that can be used, or clusters."), rights.TenantsWrite, a.deleteTenant)
+		About("The tenant must have no users, tenants below it, applications, volumes, snapshots, configs, secrets, custom kinds, addons, webhooks, join tokens that can be used, or clusters."), rights.TenantsWrite, a.deleteTenant)
 }
 
 // pathIn is the input for an object without a revision.
@@ -84,7 +84,7 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	err := a.owner.Read(ctx, func() {
 		owned["application"], owned["volume"], owned["snapshot"] = len(a.core.Apps(path)), len(a.core.Volumes(path)), len(a.core.Snapshots(path))
 		owned["config"], owned["secret"] = len(a.core.AllValues(api.KindConfig, path)), len(a.core.AllValues(api.KindSecret, path))
-		owned["custom kind"] = len(a.core.CustomKinds(path))
+		owned["custom kind"], owned["addon"] = len(a.core.CustomKinds(path)), len(a.core.Addons(path))
 		owned["cluster"] = count(a.core.Clusters(), func(c api.Cluster) bool { return c.Tenant == path })
 	})
 	if err != nil {

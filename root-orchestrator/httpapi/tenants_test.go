@@ -38,6 +38,8 @@ var bodies = map[string]string{
 	"POST /v1/secrets":                `{"name":"db","data":{"a":"YQ=="}}`,
 	"PUT /v1/configs/{id}":            `{"data":{"a":"Yg=="}}`,
 	"PUT /v1/secrets/{id}":            `{"data":{"a":"Yg=="}}`,
+	"POST /v1/addons":                 `{"package":{"name":"mqtt","version":"1.0.0","kinds":[{"name":"topic","schema":{}}]}}`,
+	"PUT /v1/addons/{id}":             `{"package":{"name":"mqtt","version":"1.1.0","kinds":[{"name":"topic","schema":{}}]}}`,
 	"POST /v1/kinds":                  `{"name":"sensor","schema":{}}`,
 	"PUT /v1/kinds/{id}":              `{"schema":{"type":"array"}}`,
 	"POST /v1/resources":              `{"kind":"sensor","name":"roof","spec":{}}`,
@@ -75,7 +77,7 @@ func TestNothingCrossesTenants(t *testing.T) {
 			t.Fatalf("create one of %s: %d %s, want status 201", kind, status, text)
 		}
 	}
-	for _, path := range []string{"/v1/kinds", "/v1/resources"} {
+	for _, path := range []string{"/v1/kinds", "/v1/resources", "/v1/addons"} {
 		if status, _, text := r.raw("POST", path, rival, bodies["POST "+path]); status != http.StatusCreated {
 			t.Fatalf("POST %s: %d %s, want status 201", path, status, text)
 		}
@@ -86,13 +88,13 @@ func TestNothingCrossesTenants(t *testing.T) {
 		"/v1/apps/{id}": "rival~shop.prod", "/v1/services/{id}": "rival~shop.prod.web.v1", "/v1/instances/{id}": "rival~shop.prod.web.v1~0", "/v1/volumes/{id}": "rival~shop.prod.web.v1~0:data",
 		"/v1/snapshots/{id}": "rival~shop.prod.web.v1~0:data@monday",
 		"/v1/clusters/{id}":  "munich", "/v1/tokens/{id}": rec.ID, "/v1/tenants/{id}": "rival", "/v1/users/{id}": "rival~boss",
-		"/v1/auth/tokens/{id}": pat.ID, "/v1/configs/{id}": "rival~db", "/v1/kinds/{id}": "rival~sensor", "/v1/resources/{id}": "rival~sensor:roof", "/v1/secrets/{id}": "rival~db",
+		"/v1/auth/tokens/{id}": pat.ID, "/v1/configs/{id}": "rival~db", "/v1/kinds/{id}": "rival~sensor", "/v1/addons/{id}": "rival~mqtt", "/v1/resources/{id}": "rival~sensor:roof", "/v1/secrets/{id}": "rival~db",
 	}
 	nobodys := map[string]string{
 		"/v1/apps/{id}": "nobody~shop.prod", "/v1/services/{id}": "nobody~shop.prod.web.v1", "/v1/instances/{id}": "nobody~shop.prod.web.v1~0", "/v1/volumes/{id}": "nobody~shop.prod.web.v1~0:data",
 		"/v1/snapshots/{id}": "nobody~shop.prod.web.v1~0:data@monday",
 		"/v1/clusters/{id}":  "nobodycluster", "/v1/tokens/{id}": "0123456789ab", "/v1/tenants/{id}": "nobody", "/v1/users/{id}": "nobody~boss",
-		"/v1/auth/tokens/{id}": "NOSUCHTOKEN", "/v1/configs/{id}": "nobody~db", "/v1/kinds/{id}": "nobody~sensor", "/v1/resources/{id}": "nobody~sensor:roof", "/v1/secrets/{id}": "nobody~db",
+		"/v1/auth/tokens/{id}": "NOSUCHTOKEN", "/v1/configs/{id}": "nobody~db", "/v1/kinds/{id}": "nobody~sensor", "/v1/addons/{id}": "nobody~mqtt", "/v1/resources/{id}": "nobody~sensor:roof", "/v1/secrets/{id}": "nobody~db",
 	}
 	fill := func(path string, ids map[string]string) string {
 		for prefix, id := range ids {

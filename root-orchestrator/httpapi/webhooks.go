@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/treeline-edge/treeline/api"
@@ -11,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
 )
 
@@ -30,8 +32,16 @@ func (a *API) openWebhooks() (err error) {
 	return err
 }
 
-// RunWebhooks sends events to webhooks until ctx ends.
-func (a *API) RunWebhooks(ctx context.Context) error { return a.webhooks.Run(ctx) }
+// RunWebhooks sends events to webhooks until ctx ends. It first deletes the webhooks of addons whose installation a crash
+// interrupted.
+func (a *API) RunWebhooks(ctx context.Context) error {
+	for id := range addonsOf(a.webhooks.All()) {
+		if err := a.checked(ctx, id.Tenant(), func(ctx context.Context) error { return a.sweepWebhooks(ctx, id) }); err != nil {
+			a.opt.Log.Warn("webhooks of an addon not deleted", "addon", id, "err", err)
+		}
+	}
+	return a.webhooks.Run(ctx)
+}
 
 // eventFor returns an event as the creator of the webhook may see it, if it is one of the tenant or a tenant below it.
 // The user's present roles count, and not those at the time when the webhook was created.
@@ -77,6 +87,15 @@ func (a *API) registerWebhooks() {
 			if err != nil {
 				return err
 			}
+			if w.Addon != "" {
+				var owner api.Addon
+				if err := a.owner.Read(ctx, func() { owner, _ = a.core.Addon(w.Addon) }); err != nil {
+					return err
+				}
+				if slices.Contains(owner.Webhooks, w.ID) {
+					return addons.Belongs("webhook", w.ID, w.Addon)
+				}
+			}
 			return a.webhooks.Delete(ctx, w.ID)
 		})
 	answer(a, tag.Post("/v1/webhooks/{id}/retry", "Retry webhook", 404).
@@ -111,5 +130,5 @@ func (a *API) createWebhook(ctx context.Context, p rights.Principal, in *rest.Bo
 			return api.Webhook{}, err
 		}
 	}
-	return a.webhooks.Create(ctx, in.Body, tenant, p.User)
+	return a.webhooks.Create(ctx, in.Body, tenant, p.User, "")
 }

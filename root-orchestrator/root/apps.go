@@ -4,41 +4,70 @@ import (
 	"fmt"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
 
 func (in Apply) apply(c *Core) error {
-	r := applications.Request(in)
-	if err := c.apps.CheckApply(&r); err != nil {
-		return err
-	}
-	if err := c.checkFiles(in.Tenant, &in.Spec); err != nil {
-		return err
-	}
-	if err := c.checkVolumes(in.Tenant, in.Spec); err != nil {
-		return err
-	}
 	id := in.Tenant.App(in.Spec.Name, in.Spec.Namespace)
-	c.sweepAddresses()
-	plans, err := c.planAddresses(c.wall, id, in.Spec)
+	if err := addons.Belongs("application", string(id), c.addons.OwnerOfApp(id)); err != nil {
+		return err
+	}
+	return c.applySpec(applications.Request(in))
+}
+
+func (c *Core) applySpec(r applications.Request) error {
+	commit, err := c.prepare(&r)
 	if err != nil {
 		return err
 	}
+	commit()
+	return nil
+}
+
+// prepare checks a request and reserves its addresses. commit, which has to follow at once, cannot fail.
+func (c *Core) prepare(r *applications.Request) (commit func(), err error) {
+	if err := c.checkSpec(r); err != nil {
+		return nil, err
+	}
+	c.sweepAddresses()
+	plans, err := c.planAddresses(c.wall, r.Tenant.App(r.Spec.Name, r.Spec.Namespace), r.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return func() { c.commit(r, plans) }, nil
+}
+
+// checkSpec returns an error if an application cannot have an SLA, whatever its addresses.
+func (c *Core) checkSpec(r *applications.Request) error {
+	if err := c.apps.CheckApply(r); err != nil {
+		return err
+	}
+	if err := c.checkFiles(r.Tenant, &r.Spec); err != nil {
+		return err
+	}
+	return c.checkVolumes(r.Tenant, r.Spec)
+}
+
+// commit applies a request that was checked. Without plans, addresses stay as they are.
+func (c *Core) commit(r *applications.Request, plans addressPlans) {
+	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
 	var before []api.ServiceID
 	if c.apps.App(id) == nil {
-		c.apps.Create(id, in.Tenant)
-		c.event(api.Event{Tenant: in.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + in.By})
+		c.apps.Create(id, r.Tenant)
+		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + r.By})
 	} else {
 		before = c.apps.Indexed(id)
 	}
-	c.rewrite(id, &r)
-	c.commitAddresses(c.apps.App(id), plans)
+	c.rewrite(id, r)
+	if plans != nil {
+		c.commitAddresses(c.apps.App(id), plans)
+	}
 	c.namesChanged(before, c.apps.Indexed(id))
 	for _, s := range c.apps.ByUrgency(id) {
 		c.reconcile(s)
 	}
-	return nil
 }
 
 // rewrite replaces an application's SLA and withdraws the services that it no longer has.
@@ -85,6 +114,13 @@ func (in Scale) apply(c *Core) error {
 }
 
 func (in DeleteApp) apply(c *Core) error {
+	if err := addons.Belongs("application", string(in.App), c.addons.OwnerOfApp(in.App)); err != nil {
+		return err
+	}
+	return c.deleteApp(in)
+}
+
+func (c *Core) deleteApp(in DeleteApp) error {
 	first, err := c.apps.Delete(in.App, in.IfMatch)
 	if err != nil {
 		return err

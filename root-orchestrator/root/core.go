@@ -3,7 +3,7 @@
 // a cluster hands back. It has no information about single nodes.
 //
 // The state is in sub-machines: applications, rollouts, clusters, placement, lost, netbook, addresses, values,
-// volumes, custom and events.
+// volumes, custom, addons and events.
 // Core passes each input to one of them and its results to the others.
 //
 //	c := root.New(root.Config{})
@@ -24,6 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/addresses"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/clusters"
@@ -96,6 +97,7 @@ type state struct {
 	values    *values.Machine
 	volumes   *volumes.Machine
 	custom    *custom.Machine
+	addons    *addons.Machine
 
 	counter step.Counter
 	clock   step.Clock
@@ -114,6 +116,8 @@ type effects struct {
 	reporter   api.ClusterID              // whose report is the step's input, or ""
 	failed     []api.ServiceID            // whose last healthy versions are to return in this step
 	orphans    []string                   // custom resources that were restored without their kind
+	unfinished []addonChange              // that were restored; the first step completes them
+	ending     []api.AddonID              // whose changes this step completes
 	dry        bool                       // this core is the copy of a dry run; it writes no events
 }
 
@@ -143,6 +147,7 @@ func New(cfg Config) *Core {
 			apps:     applications.New(),
 			values:   values.New(),
 			custom:   custom.New(),
+			addons:   addons.New(),
 			rollouts: rollouts.New(applications.VersionChanges),
 			clusters: clusters.New(clusters.Config{Dead: cfg.Dead}),
 			placement: placement.New(placement.Config{
@@ -178,6 +183,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.resendTargets()
 	c.endNetwork()
 	c.flush()
+	c.endAddons()
 	return step.Effects{Save: c.journal.Take(), Send: c.send, Wake: c.clock.Real(c.wake()), Err: err}
 }
 
@@ -199,6 +205,7 @@ func (c *Core) start() {
 		}
 	}
 	c.repairValues()
+	c.finishAddons()
 	for _, id := range c.apps.Services() {
 		c.reconcile(id)
 	}
@@ -290,6 +297,7 @@ func (c *Core) flush() {
 		v, _ := c.Cluster(id)
 		c.publish(api.Change{Kind: "cluster", ID: string(id), Revision: r.Revision, Object: v})
 	}
+	c.flushAddons()
 	c.flushCustom()
 	// Before the instances that refer to new versions.
 	for _, k := range c.values.TakeChanged() {
@@ -340,7 +348,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8, kindCustomKind: 9, kindCustom: 10}
+	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8, kindCustomKind: 9, kindCustom: 10, kindAddon: 11, kindAddonChange: 12}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -403,6 +411,10 @@ func (c *Core) restore(d store.Doc) error {
 		return restoreAs(d, c.custom.RestoreKind)
 	case kindCustom:
 		return c.restoreCustom(d)
+	case kindAddon:
+		return restoreAs(d, c.addons.Restore)
+	case kindAddonChange:
+		return restoreAs(d, func(ch addonChange) { c.unfinished = append(c.unfinished, ch) })
 	case kindAddress:
 		a, err := netip.ParseAddr(d.Key)
 		if err != nil {

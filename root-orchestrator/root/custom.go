@@ -5,6 +5,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/custom"
 )
 
@@ -32,6 +33,9 @@ type (
 )
 
 func (in PutCustomKind) apply(c *Core) error {
+	if err := addons.Belongs("kind", string(in.ID), c.addons.OwnerOfKind(in.ID)); err != nil {
+		return err
+	}
 	changed, err := c.custom.PutKind(c.wall, custom.KindRequest(in))
 	if err != nil || !changed {
 		return err
@@ -41,6 +45,9 @@ func (in PutCustomKind) apply(c *Core) error {
 }
 
 func (in DeleteCustomKind) apply(c *Core) error {
+	if err := addons.Belongs("kind", string(in.ID), c.addons.OwnerOfKind(in.ID)); err != nil {
+		return err
+	}
 	resources, err := c.custom.DeleteKind(in.ID, in.IfMatch, in.Force)
 	if err != nil {
 		return err
@@ -58,6 +65,9 @@ func (in DeleteCustomKind) apply(c *Core) error {
 }
 
 func (in PutCustom) apply(c *Core) error {
+	if err := addons.Belongs("resource", string(in.ID), c.addons.OwnerOfResource(in.ID)); err != nil {
+		return err
+	}
 	changed, err := c.custom.Put(c.wall, custom.Request(in))
 	if err != nil || !changed {
 		return err
@@ -67,6 +77,9 @@ func (in PutCustom) apply(c *Core) error {
 }
 
 func (in DeleteCustom) apply(c *Core) error {
+	if err := addons.Belongs("resource", string(in.ID), c.addons.OwnerOfResource(in.ID)); err != nil {
+		return err
+	}
 	if err := c.custom.Delete(in.ID, in.IfMatch); err != nil {
 		return err
 	}

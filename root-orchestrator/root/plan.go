@@ -9,6 +9,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/step"
+	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/applications"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/placement"
 )
@@ -45,16 +46,13 @@ func (c *Core) Plan(now time.Time, tenant api.Tenant, apps []api.Application, do
 	var requests []applications.Request
 	for i := range apps {
 		r := applications.Request{Tenant: tenant, Spec: apps[i]}
-		if err := c.apps.CheckApply(&r); err != nil {
-			return Planned{}, err
-		}
-		if err := c.checkFiles(tenant, &apps[i]); err != nil {
-			return Planned{}, err
-		}
-		if err := c.checkVolumes(tenant, apps[i]); err != nil {
-			return Planned{}, err
-		}
 		id := tenant.App(apps[i].Name, apps[i].Namespace)
+		if err := addons.Belongs("application", string(id), c.addons.OwnerOfApp(id)); err != nil {
+			return Planned{}, err
+		}
+		if err := c.checkSpec(&r); err != nil {
+			return Planned{}, err
+		}
 		ids, requests = append(ids, id), append(requests, r)
 		if c.apps.App(id) != nil {
 			services = append(services, c.apps.Indexed(id)...)

@@ -101,7 +101,7 @@ func (c *Core) restoreVersion(id api.ServiceID, spec *api.Microservice, by strin
 			m.Replicas, m.Labels = replicas, labels
 		}
 	}
-	return Apply{Tenant: app.Tenant, Spec: doc, By: by}.apply(c)
+	return c.applySpec(applications.Request{Tenant: app.Tenant, Spec: doc, By: by})
 }
 
 // startRollOuts repairs roll-outs that a crash interrupted between two saves.

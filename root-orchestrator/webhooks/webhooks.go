@@ -140,8 +140,9 @@ func New(o Options) (*Hooks, error) {
 // pauseOf returns the pause after a number of failed tries: 1 s, 4 s, 16 s, … 1 h.
 func pauseOf(tries int) time.Duration { return min(time.Second<<(2*(tries-1)), maxPause) }
 
-// Create registers a hook, which gets the events from now on. Only the returned hook has the secret.
-func (h *Hooks) Create(ctx context.Context, n api.NewWebhook, tenant api.Tenant, by string) (api.Webhook, error) {
+// Create registers a hook, which gets the events from now on. Only the returned hook has the secret. The hook belongs to
+// an addon if addon is not "".
+func (h *Hooks) Create(ctx context.Context, n api.NewWebhook, tenant api.Tenant, by string, addon api.AddonID) (api.Webhook, error) {
 	if err := h.check(n); err != nil {
 		return api.Webhook{}, err
 	}
@@ -150,7 +151,7 @@ func (h *Hooks) Create(ctx context.Context, n api.NewWebhook, tenant api.Tenant,
 		return api.Webhook{}, err
 	}
 	hook := Hook{Webhook: api.Webhook{
-		ID: rand.Text()[:12], Tenant: tenant, URL: n.URL, Kinds: n.Kinds, Reasons: n.Reasons, Created: h.opt.Now().UTC(), By: by,
+		ID: rand.Text()[:12], Tenant: tenant, URL: n.URL, Kinds: n.Kinds, Reasons: n.Reasons, Created: h.opt.Now().UTC(), By: by, Addon: addon,
 	}, Sent: newest}
 	secret := rand.Text()
 	hook.Sealed, err = h.opt.Sealer.Seal(label(hook.ID), wire.Value{Data: map[string][]byte{"secret": []byte(secret)}})

@@ -103,7 +103,7 @@ func (r *rig) event(t api.Tenant, kind string) {
 
 func (r *rig) hook(url string, t api.Tenant, kinds ...string) api.Webhook {
 	r.t.Helper()
-	w, err := r.hooks.Create(r.t.Context(), api.NewWebhook{URL: url, Kinds: kinds}, t, string(t)+"/alice")
+	w, err := r.hooks.Create(r.t.Context(), api.NewWebhook{URL: url, Kinds: kinds}, t, string(t)+"/alice", "")
 	check(r.t, err)
 	return w
 }
@@ -226,7 +226,7 @@ func TestHooksReachOnlyPublicAddresses(t *testing.T) {
 		"http://example.com/", "https://10.0.0.1/", "https://127.0.0.1:7443/v1/apps", "https://[::1]/", "https://169.254.169.254/latest", "https://[::ffff:10.0.0.1]/",
 		"https://user:pw@example.com/", "file:///etc/passwd", "gopher://example.com", "https://", "https://" + strings.Repeat("x", 3000),
 	} {
-		if _, err := r.hooks.Create(t.Context(), api.NewWebhook{URL: url}, "acme", "acme/a"); !errors.Is(err, api.ErrInvalid) {
+		if _, err := r.hooks.Create(t.Context(), api.NewWebhook{URL: url}, "acme", "acme/a", ""); !errors.Is(err, api.ErrInvalid) {
 			t.Errorf("%.60s: got %v, want ErrInvalid", url, err)
 		}
 	}
@@ -267,7 +267,7 @@ func TestEventsEndWithTheRightsOfTheirUser(t *testing.T) {
 func TestWebhooksOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	r := newRig(t)
 	for i := range webhooks.MaxOwn + 1 {
-		_, err := r.hooks.Create(t.Context(), api.NewWebhook{URL: "https://example.com/"}, api.Tenant("evil/"+strconv.Itoa(i)), "evil/m")
+		_, err := r.hooks.Create(t.Context(), api.NewWebhook{URL: "https://example.com/"}, api.Tenant("evil/"+strconv.Itoa(i)), "evil/m", "")
 		if full := i == webhooks.MaxOwn; full != errors.Is(err, api.ErrConflict) {
 			t.Fatalf("hook %d: %v", i, err)
 		}

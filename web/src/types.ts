@@ -6,6 +6,55 @@ export interface Access {
   closed?: boolean;
 }
 
+export interface Addon {
+  app?: string;
+  by?: string;
+  changed: string;
+  created: string;
+  description?: string;
+  digest?: string;
+  id: string;
+  kinds?: string[];
+  name: string;
+  resources?: string[];
+  revision: number;
+  source?: string;
+  tenant: string;
+  values?: Record<string, unknown>;
+  version: string;
+  webhooks?: string[];
+}
+
+export interface AddonApplied {
+  addon: Addon;
+  changes: AddonChange[];
+  webhooks?: Webhook[];
+}
+
+export interface AddonChange {
+  action: "create" | "update" | "delete" | "release" | "none";
+  id: string;
+  kind: "app" | "kind" | "resource" | "webhook";
+}
+
+export interface AddonPackage {
+  description?: string;
+  kinds?: NewCustomKind[];
+  min_treeline?: string;
+  name: string;
+  parameters?: unknown;
+  resources?: NewCustomResource[];
+  sla?: unknown;
+  version: string;
+  webhooks?: AddonWebhook[];
+}
+
+export interface AddonWebhook {
+  kinds?: string[];
+  reasons?: string[];
+  url: string;
+}
+
 export interface AddressRange {
   from: number;
   start?: string;
@@ -524,6 +573,13 @@ export interface NetTrace {
   ok: boolean;
   steps: TraceStep[];
   to: string;
+}
+
+export interface NewAddon {
+  digest?: string;
+  package: AddonPackage;
+  source?: string;
+  values?: Record<string, unknown>;
 }
 
 export interface NewCustomKind {
@@ -1169,6 +1225,7 @@ export interface VolumeStatus {
 }
 
 export interface Webhook {
+  addon?: string;
   by: string;
   created: string;
   dead?: DeadLetter[];

@@ -159,13 +159,111 @@ func (m *Machine) Resources(id api.KindID) ([]api.CustomID, uint64) {
 
 // KindRequest is the request to create or to replace a kind. The zero IfMatch sets no condition.
 type KindRequest struct {
-	ID          api.KindID
-	Description string
-	Schema      json.RawMessage
-	Create      bool   // it must not exist; otherwise it must
-	Checked     uint64 // the changes of its resources, all of which the schema allows
-	IfMatch     api.Revision
-	By          string
+	ID          api.KindID      `json:"id"`
+	Description string          `json:"description,omitempty"`
+	Schema      json.RawMessage `json:"schema"`
+	Create      bool            `json:"-"` // it must not exist; otherwise it must
+	Checked     uint64          `json:"-"` // the changes of its resources, all of which the schema allows
+	IfMatch     api.Revision    `json:"-"`
+	By          string          `json:"by,omitempty"`
+}
+
+// Batch is a set of changes that are made together. Kinds and Resources are created or replaced: Create, IfMatch and, for
+// Resources, Checked are ignored. Resources are of Kinds.
+type Batch struct {
+	DeleteKinds []api.KindID   `json:"delete_kinds,omitempty"` // with their resources
+	Delete      []api.CustomID `json:"delete,omitempty"`
+	Kinds       []KindRequest  `json:"kinds,omitempty"`
+	Resources   []Request      `json:"resources,omitempty"`
+}
+
+// Check returns an error if Apply cannot make all changes of the batch: ErrChecked, ErrTooMany, ErrUnavailable.
+func (m *Machine) Check(b Batch) error {
+	adds := map[api.Tenant]count{}
+	for _, id := range b.DeleteKinds {
+		adds[id.Tenant()] = adds[id.Tenant()].plus(m.size(id), -1)
+	}
+	for _, id := range b.Delete {
+		if old := m.Get(id); old != nil && !slices.Contains(b.DeleteKinds, id.Kind()) {
+			adds[id.Tenant()] = adds[id.Tenant()].plus(count{resources: 1, bytes: len(old.Spec)}, -1)
+		}
+	}
+	for _, r := range b.Kinds {
+		add := count{kinds: 1, bytes: len(r.Schema)}
+		if old := m.kinds[r.ID]; old != nil {
+			if old.changes != r.Checked {
+				return fmt.Errorf("kind %s: its resources %w", r.ID, ErrChecked)
+			}
+			add = count{bytes: len(r.Schema) - len(old.Schema)}
+		}
+		adds[r.ID.Tenant()] = adds[r.ID.Tenant()].plus(add, 1)
+	}
+	for _, r := range b.Resources {
+		add := count{resources: 1, bytes: len(r.Spec)}
+		if old := m.Get(r.ID); old != nil {
+			add = count{bytes: len(r.Spec) - len(old.Spec)}
+		}
+		adds[r.ID.Tenant()] = adds[r.ID.Tenant()].plus(add, 1)
+	}
+	for _, t := range step.Keys(adds) {
+		if err := m.room(t, adds[t]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Apply makes the changes of a batch that Check has accepted. Changes that were made already have no effect. It returns
+// what it deleted, and what is new or different.
+func (m *Machine) Apply(now time.Time, b Batch) (did Applied) {
+	for _, id := range b.DeleteKinds {
+		if resources, err := m.DeleteKind(id, 0, true); err == nil {
+			did.DeletedKinds = append(did.DeletedKinds, id)
+			did.Deleted = append(did.Deleted, resources...)
+		}
+	}
+	for _, id := range b.Delete {
+		if m.Delete(id, 0) == nil {
+			did.Deleted = append(did.Deleted, id)
+		}
+	}
+	for _, r := range b.Kinds {
+		old := m.kinds[r.ID]
+		if r.Create = old == nil; m.setKind(now, r) {
+			did.Kinds = append(did.Kinds, r)
+		}
+	}
+	for _, r := range b.Resources {
+		k := m.kinds[r.ID.Kind()]
+		if k == nil {
+			continue // see Batch
+		}
+		if r.Create = k.resources[r.ID] == nil; m.set(now, k, r) {
+			did.Resources = append(did.Resources, r)
+		}
+	}
+	return did
+}
+
+// Applied is what Apply changed. Create of the requests says whether the object is new.
+type Applied struct {
+	DeletedKinds []api.KindID
+	Deleted      []api.CustomID
+	Kinds        []KindRequest
+	Resources    []Request
+}
+
+// size returns what a kind counts with its resources.
+func (m *Machine) size(id api.KindID) (c count) {
+	k := m.kinds[id]
+	if k == nil {
+		return c
+	}
+	c = count{kinds: 1, bytes: len(k.Schema)}
+	for _, r := range k.resources {
+		c = c.plus(count{resources: 1, bytes: len(r.Spec)}, 1)
+	}
+	return c
 }
 
 // PutKind creates or replaces a kind. It reports whether that changes anything. Errors: ErrConflict (it exists),
@@ -185,20 +283,32 @@ func (m *Machine) PutKind(now time.Time, r KindRequest) (changed bool, err error
 		return false, fmt.Errorf("kind %s: its resources %w", r.ID, ErrChecked)
 	}
 	add := count{kinds: 1, bytes: len(r.Schema)}
+	if old != nil {
+		add = count{bytes: len(r.Schema) - len(old.Schema)}
+	}
+	if err := m.room(r.ID.Tenant(), add); err != nil {
+		return false, fmt.Errorf("kind %s: %w", r.ID, err)
+	}
+	return m.setKind(now, r), nil
+}
+
+// setKind stores a kind, and reports whether that changes anything.
+func (m *Machine) setKind(now time.Time, r KindRequest) bool {
+	add, old := count{kinds: 1, bytes: len(r.Schema)}, m.kinds[r.ID]
 	k := &kind{Kind: Kind{ID: r.ID, Description: r.Description, Schema: r.Schema, Created: now, Changed: now, By: r.By}}
 	if old != nil {
+		if old.Description == r.Description && bytes.Equal(old.Schema, r.Schema) {
+			return false
+		}
 		add = count{bytes: len(r.Schema) - len(old.Schema)}
 		k.Created, k.Revision, k.resources, k.changes = old.Created, old.Revision, old.resources, old.changes
 	} else {
 		k.resources = map[api.CustomID]*Resource{}
 	}
-	if err := m.room(r.ID.Tenant(), add); err != nil {
-		return false, fmt.Errorf("kind %s: %w", r.ID, err)
-	}
 	m.count(r.ID.Tenant(), add, 1)
 	m.kinds[r.ID] = k
 	m.changedKinds.Add(r.ID)
-	return true, nil
+	return true
 }
 
 func stale[ID ~string](what string, id ID, is, want api.Revision) error {
@@ -229,12 +339,12 @@ func (m *Machine) DeleteKind(id api.KindID, ifMatch api.Revision, force bool) ([
 
 // Request is the request to create or to replace a resource. The zero IfMatch sets no condition.
 type Request struct {
-	ID      api.CustomID
-	Spec    json.RawMessage
-	Create  bool         // it must not exist; otherwise it must
-	Checked api.Revision // of the kind, whose schema allows the spec
-	IfMatch api.Revision
-	By      string
+	ID      api.CustomID    `json:"id"`
+	Spec    json.RawMessage `json:"spec"`
+	Create  bool            `json:"-"` // it must not exist; otherwise it must
+	Checked api.Revision    `json:"-"` // of the kind, whose schema allows the spec
+	IfMatch api.Revision    `json:"-"`
+	By      string          `json:"by,omitempty"`
 }
 
 // Put creates or replaces a resource. It reports whether that changes anything. Errors: those of PutKind; ErrNotFound
@@ -258,19 +368,31 @@ func (m *Machine) Put(now time.Time, r Request) (changed bool, err error) {
 		return false, nil
 	}
 	add := count{resources: 1, bytes: len(r.Spec)}
-	n := &Resource{ID: r.ID, Spec: r.Spec, Created: now, Changed: now, By: r.By}
 	if old != nil {
 		add = count{bytes: len(r.Spec) - len(old.Spec)}
-		n.Created, n.Revision = old.Created, old.Revision
 	}
 	if err := m.room(r.ID.Tenant(), add); err != nil {
 		return false, fmt.Errorf("resource %s: %w", r.ID, err)
+	}
+	return m.set(now, k, r), nil
+}
+
+// set stores a resource, and reports whether that changes anything.
+func (m *Machine) set(now time.Time, k *kind, r Request) bool {
+	add, old := count{resources: 1, bytes: len(r.Spec)}, k.resources[r.ID]
+	n := &Resource{ID: r.ID, Spec: r.Spec, Created: now, Changed: now, By: r.By}
+	if old != nil {
+		if bytes.Equal(old.Spec, r.Spec) {
+			return false
+		}
+		add = count{bytes: len(r.Spec) - len(old.Spec)}
+		n.Created, n.Revision = old.Created, old.Revision
 	}
 	m.count(r.ID.Tenant(), add, 1)
 	k.resources[r.ID] = n
 	k.changes++
 	m.changedResources.Add(r.ID)
-	return true, nil
+	return true
 }
 
 // Delete removes a resource. Errors: ErrNotFound, ErrPrecondition.
