@@ -197,6 +197,8 @@ type Session struct {
 	Access  string    `json:"access"` // bearer token
 	Expires time.Time `json:"expires"`
 	Refresh string    `json:"refresh,omitempty"`
+
+	Replicas []string `json:"replicas,omitempty"` // https://host:port of all replicas of the root, at most 8
 }
 
 // TokenRequest is the request POST /v1/tokens for a join token, at the root (for a cluster, or for

@@ -56,8 +56,8 @@ func (c *Client) Upgrade(ctx context.Context, path string, q url.Values, dial fu
 func (c *Client) http1() *http.Client {
 	c.upgradeOnce.Do(func() {
 		c.upgrade = c.http
-		if t, ok := c.http.Transport.(*http.Transport); ok {
-			t = t.Clone()
+		if c.base != nil {
+			t := c.base.Clone()
 			t.ForceAttemptHTTP2, t.TLSNextProto = false, nil
 			t.Protocols = new(http.Protocols)
 			t.Protocols.SetHTTP1(true)
@@ -67,7 +67,7 @@ func (c *Client) http1() *http.Client {
 			if t.TLSClientConfig != nil {
 				t.TLSClientConfig.NextProtos = nil
 			}
-			c.upgrade = &http.Client{Transport: t, CheckRedirect: c.http.CheckRedirect}
+			c.upgrade = &http.Client{Transport: c.addrs.Transport(t, takeover), CheckRedirect: c.http.CheckRedirect}
 		}
 	})
 	return c.upgrade

@@ -1,5 +1,5 @@
 // Package client is a client for the HTTP APIs of the root and of clusters. It imports only the
-// standard library and package api.
+// standard library, package api and package replicas.
 //
 //	c, err := client.New(client.Options{URL: "https://10.0.0.5:7443", CA: pem, Tokens: client.Static(token)})
 //	apps, rev, err := c.Apps(ctx, client.ListOptions{})
@@ -20,6 +20,12 @@
 // A dial takes at most 5 s, a TLS handshake 10 s, and the headers of an answer a minute; limit the
 // rest with the context. The client repeats no request, except once with a new token if the server
 // refuses the first (see Tokens).
+//
+// # Replicas
+//
+// With Options.Replicas, a request goes to the replica of the root that answered last, and to another
+// one if that cannot be reached or is a standby. A request that may have been executed is sent again
+// only if it reads (see package replicas). While no replica is active, requests wait for up to 10 s.
 package client
 
 import (
@@ -37,7 +43,11 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 )
+
+// takeover is how long requests wait for a replica to become active. It takes about 4 s.
+const takeover = 10 * time.Second
 
 // Tokens supplies bearer tokens. Implementations are safe for concurrent use.
 type Tokens interface {
@@ -63,6 +73,10 @@ type Options struct {
 	Expect string       // with CA: the server's identity, treeline://root (the default) or treeline://cluster/<id>
 	Tokens Tokens       // nil: no token is sent
 	HTTP   *http.Client // used instead of a client with CA and Expect
+
+	// Replicas are further URLs of the root, of which the root itself has told (api.Session). They are
+	// used only with CA, which proves that the root is there.
+	Replicas []string
 }
 
 // Client sends requests to one server. It is safe for concurrent use.
@@ -71,6 +85,8 @@ type Client struct {
 	own    api.ClusterID // the cluster whose own port url is; empty: the root's
 	tokens Tokens
 	http   *http.Client
+	base   *http.Transport     // below http; nil with Options.HTTP
+	addrs  *replicas.Addresses // of base
 
 	upgradeOnce sync.Once
 	upgrade     *http.Client // made at first use, see http1
@@ -92,13 +108,18 @@ func New(o Options) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
+		c.addrs = replicas.New(c.url)
+		if len(o.CA) > 0 && c.own == "" {
+			c.addrs.Learn(o.Replicas)
+		}
+		c.base = &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tc, ForceAttemptHTTP2: true,
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute,
+			IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
+		}
 		c.http = &http.Client{
-			Transport: &http.Transport{
-				Proxy: http.ProxyFromEnvironment, TLSClientConfig: tc, ForceAttemptHTTP2: true,
-				DialContext:         (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-				TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute,
-				IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 16,
-			},
+			Transport:     c.addrs.Transport(c.base, takeover),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}

@@ -223,7 +223,7 @@ func (c *cli) api() (*client.Client, error) {
 		return nil, err
 	}
 	var session *contexts.Session
-	o := client.Options{URL: w.URL, CA: []byte(w.CA)}
+	o := client.Options{URL: w.URL, CA: []byte(w.CA), Replicas: w.Replicas}
 	if w.Cluster != "" {
 		o.Expect = client.OfCluster(w.Cluster)
 	}

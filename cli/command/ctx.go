@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +21,7 @@ type shownContext struct {
 	User     string        `json:"user,omitempty"`
 	SignedIn bool          `json:"signed_in"`
 	Pinned   bool          `json:"ca_pinned"`
+	Replicas []string      `json:"replicas,omitempty"`
 }
 
 func yesNo(b bool) string {
@@ -46,6 +48,7 @@ var contextTable = output.Table[shownContext]{
 		{Header: "TENANT", Cell: func(_ output.Printer, s shownContext) string { return string(s.Tenant) }},
 		{Header: "CLUSTER", Wide: true, Cell: func(_ output.Printer, s shownContext) string { return string(s.Cluster) }},
 		{Header: "CA PINNED", Wide: true, Cell: func(_ output.Printer, s shownContext) string { return yesNo(s.Pinned) }},
+		{Header: "REPLICAS", Wide: true, Cell: func(_ output.Printer, s shownContext) string { return strings.Join(s.Replicas, " ") }},
 	},
 }
 
@@ -53,7 +56,7 @@ func shown(all contexts.All, name string) shownContext {
 	x := all.Contexts[name]
 	return shownContext{
 		Name: name, Current: name == all.Current, URL: x.URL, Cluster: x.Cluster, Tenant: x.Tenant, User: x.User,
-		SignedIn: x.SignedIn(), Pinned: x.CA != "",
+		SignedIn: x.SignedIn(), Pinned: x.CA != "", Replicas: x.Replicas,
 	}
 }
 
@@ -135,9 +138,11 @@ func (c *cli) ctxCmd() *cobra.Command {
 				}
 				if ca != "" && ca != x.CA {
 					x.SetSession(api.Session{}) // the session belongs to another installation
-					x.CA = ca
+					x.CA, x.Replicas = ca, nil
 				}
-				x.URL = url
+				if x.URL != url {
+					x.URL, x.Replicas = url, nil
+				}
 				if c.flags.Tenant != "" {
 					x.Tenant = api.Tenant(c.flags.Tenant)
 				}

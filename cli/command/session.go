@@ -121,8 +121,8 @@ func (c *cli) loginContext(ctx context.Context, all contexts.All, args []string,
 		at = old
 	}
 	ca, err := c.pinned(ctx, at.URL, pin)
-	if ca != "" {
-		at.CA = ca
+	if ca != "" && ca != at.CA {
+		at.CA, at.Replicas = ca, nil // another installation
 	}
 	return at, name, err
 }
@@ -158,7 +158,7 @@ func certificates(text []byte) (string, error) {
 }
 
 func (c *cli) signIn(ctx context.Context, at contexts.Context, user, code string, stdin bool) (api.Session, error) {
-	a, err := client.New(client.Options{URL: at.URL, CA: []byte(at.CA)})
+	a, err := client.New(client.Options{URL: at.URL, CA: []byte(at.CA), Replicas: at.Replicas})
 	if err != nil {
 		return api.Session{}, err
 	}

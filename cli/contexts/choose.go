@@ -52,7 +52,7 @@ func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
 		c.Name = ""
 	}
 	if addr != "" {
-		c.URL = URL(addr)
+		c.URL, c.Replicas = URL(addr), nil
 	}
 	if ca != "" {
 		pem, err := os.ReadFile(ca)
@@ -61,7 +61,7 @@ func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
 		}
 		// The pinned CA, not the address, identifies the installation of the session.
 		if string(pem) != c.CA {
-			c.Access, c.Refresh, c.Name, c.Cluster = "", "", "", ""
+			c.Access, c.Refresh, c.Name, c.Cluster, c.Replicas = "", "", "", "", nil
 		}
 		c.CA = string(pem)
 	} else if addr != "" && c.CA == "" && c.URL != all.Contexts[c.Name].URL {

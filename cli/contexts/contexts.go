@@ -21,12 +21,16 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/yaml"
 )
 
 // Context is the address of a root, and a session there; or that of a cluster, and its operator's token.
 type Context struct {
-	URL    string     `json:"url"`
+	URL string `json:"url"`
+	// Replicas are the URLs of the root's replicas, which the root told when it answered with a session.
+	Replicas []string `json:"replicas,omitempty"`
+
 	CA     string     `json:"ca,omitempty"`     // PEM of the root's CA; empty: the system's CAs
 	Tenant api.Tenant `json:"tenant,omitempty"` // default of --tenant
 
@@ -45,7 +49,7 @@ func (c Context) SignedIn() bool { return c.Refresh != "" || c.Cluster != "" && 
 func (c *Context) SetSession(s api.Session) {
 	c.Access, c.Expires, c.Refresh = s.Access, s.Expires, s.Refresh
 	if s.User != "" {
-		c.User = s.User
+		c.User, c.Replicas = s.User, replicas.Clean(s.Replicas)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -84,7 +85,7 @@ func TestTheFileIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "treeline", "config.yaml")
 	f := contexts.Open(path)
 	pem := "-----BEGIN CERTIFICATE-----\nAB:c\n-----END CERTIFICATE-----\n"
-	want := contexts.Context{URL: "https://home:1", CA: pem, User: "acme/alice", Refresh: "x.y", Expires: time.Unix(1e9, 0).UTC()}
+	want := contexts.Context{URL: "https://home:1", Replicas: []string{"https://home:2"}, CA: pem, User: "acme/alice", Refresh: "x.y", Expires: time.Unix(1e9, 0).UTC()}
 	err := f.Update(func(all *contexts.All) error {
 		all.Current, all.Contexts["home"] = "home", want
 		return nil
@@ -93,7 +94,7 @@ func TestTheFileIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := f.Load()
-	if err != nil || all.Current != "home" || all.Contexts["home"] != want {
+	if err != nil || all.Current != "home" || !reflect.DeepEqual(all.Contexts["home"], want) {
 		t.Fatalf("the contexts are %+v (%v), want the saved context home", all, err)
 	}
 	info, err := os.Stat(path)

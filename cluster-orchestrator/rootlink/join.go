@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
@@ -36,7 +37,9 @@ type Credentials struct {
 	URL     string            `json:"url"` // of the root: https://host:port
 	Info    api.ClusterInfo   `json:"info"`
 	JWTKeys map[string]string `json:"jwt_keys"` // Ed25519 public keys by key id, base64url
-	Pair    ca.Pair           `json:"-"`        // of the authority
+	// Replicas are the URLs of all replicas of the root, as the root has told.
+	Replicas []string `json:"replicas,omitempty"`
+	Pair     ca.Pair  `json:"-"` // of the authority
 }
 
 // Keys returns the decoded JWTKeys. It leaves out invalid ones.
@@ -60,14 +63,14 @@ func Load(dir *os.Root) (c Credentials, err error) {
 func (c Credentials) Save(dir *os.Root) error { return enrol.Save(dir, pairFile, metaFile, c.Pair, c) }
 
 // Join joins the root of the join token line and stores the credentials in dir. It may be
-// repeated; see enrol.Open.
-func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo) (c Credentials, err error) {
+// repeated; see enrol.Open. further are URLs of the root besides that in the token.
+func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo, further ...string) (c Credentials, err error) {
 	client, err := enrol.Open(dir, line, jointoken.ForCluster)
 	if err != nil {
 		return Credentials{}, err
 	}
 	var joined wire.ClusterJoined
-	c.URL = client.Token.URL
+	c.URL, client.Further = client.Token.URL, further
 	c.Pair, err = client.Join(ctx, "/v1/join/cluster", wire.JoinCluster{Token: line, CSR: client.CSR, Info: info}, &joined,
 		func() (string, identity.Identity) { return joined.Chain, identity.OfCluster(info.ID) })
 	if err == nil {
@@ -123,18 +126,24 @@ func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Creden
 	return c, nil
 }
 
-// take copies Info and JWTKeys from an answer.
+// take copies Info, JWTKeys and Replicas from an answer.
 func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
 	if joined.Info.ID != id {
 		return fmt.Errorf("the answer is for cluster %q, want %s: %w", joined.Info.ID, id, api.ErrInvalid)
 	}
-	c.Info, c.JWTKeys = joined.Info, joined.JWTKeys
+	c.Info, c.JWTKeys, c.Replicas = joined.Info, joined.JWTKeys, replicas.Clean(joined.Replicas)
 	return nil
 }
 
 // Client returns an HTTP client for the root with the cluster's certificate. It detects dead
-// connections with HTTP/2 pings.
-func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *http.Client {
-	pings := &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second}
-	return keeper.Client(v, identity.OfRoot(), own, time.Minute, pings)
+// connections with HTTP/2 pings, and sends requests to the replica of the root that is active. It finds
+// a root that is gone within 10 s, so that it is back at another replica before its dead time.
+func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error), roots *replicas.Addresses) *http.Client {
+	pings := &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second}
+	c := keeper.Client(v, identity.OfRoot(), own, time.Minute, pings)
+	c.Transport = roots.Transport(c.Transport, takeover)
+	return c
 }
+
+// takeover is how long requests wait for a replica of the root to become active.
+const takeover = 8 * time.Second

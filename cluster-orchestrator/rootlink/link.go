@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/api/sse"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/internal/call"
@@ -35,8 +36,8 @@ const (
 
 // Options configure a Link.
 type Options struct {
-	URL    string       // of the root: https://host:port
-	Client *http.Client // with the cluster's certificate; see Client
+	Roots  *replicas.Addresses // of the root's replicas
+	Client *http.Client        // of Roots, with the cluster's certificate; see Client
 
 	// Held returns the generation and digest of the core's desired set, from which the stream
 	// resumes.
@@ -52,6 +53,7 @@ type Options struct {
 
 	Traces  *tracing.Relay         // of placements; nil: none is followed
 	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
+	Learned func([]string)         // is called with the URLs of the root's replicas
 	Log     *slog.Logger           // default slog.Default
 }
 
@@ -105,7 +107,7 @@ func (l *Link) Up() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.up {
-		return fmt.Errorf("no connection to the root at %s: %w", l.opt.URL, api.ErrUnavailable)
+		return fmt.Errorf("no connection to the root at %s: %w", l.opt.Roots.Current(), api.ErrUnavailable)
 	}
 	return nil
 }
@@ -133,7 +135,7 @@ func (l *Link) Run(ctx context.Context) error {
 			}
 			wait = pause/2 + rand.N(pause)
 			pause = min(2*pause, maxPause)
-			l.opt.Log.Warn("no connection to the root, retrying", "root", l.opt.URL, "retry_in", wait.Round(time.Millisecond), "err", err)
+			l.opt.Log.Warn("no connection to the root, retrying", "root", l.opt.Roots.Current(), "retry_in", wait.Round(time.Millisecond), "err", err)
 		}
 		if wait == 0 {
 			continue
@@ -157,7 +159,7 @@ func (l *Link) setUp(ctx context.Context, up bool) {
 		return
 	}
 	if up {
-		l.opt.Log.Info("connected to the root", "root", l.opt.URL)
+		l.opt.Log.Info("connected to the root", "root", l.opt.Roots.Current())
 	}
 	for l.opt.Deliver(ctx, cluster.RootLink{Up: up}) != nil {
 		// Repeat until the core has it, even if the store is full or slow.
@@ -184,7 +186,7 @@ func (l *Link) follow(parent context.Context) (opened time.Time, again bool, err
 	}
 	quiet := time.AfterFunc(answerTime, func() { cancel(errSilent) })
 	defer quiet.Stop()
-	url := fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=%d", l.opt.URL, gen, uint64(digest))
+	url := fmt.Sprintf("%s/v1/cluster/desired?since=%d&digest=%d", l.opt.Roots.Current(), gen, uint64(digest))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return time.Time{}, false, err
@@ -254,7 +256,7 @@ func (l *Link) post(ctx context.Context, r wire.Report) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var ack wire.ReportAck
-	if err := call.JSON(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/report", r, &ack); err != nil {
+	if err := call.JSON(ctx, l.opt.Client, l.opt.Roots.Current()+"/v1/cluster/report", r, &ack); err != nil {
 		return err
 	}
 	l.opt.Post(cluster.Ack{ReportAck: ack})

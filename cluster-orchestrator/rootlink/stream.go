@@ -35,6 +35,11 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 		if err = json.Unmarshal(e.Data, &r); err == nil {
 			l.opt.Revoked(r)
 		}
+	case "replicas":
+		var r wire.Replicas
+		if err = json.Unmarshal(e.Data, &r); err == nil {
+			l.opt.Learned(r.URLs)
+		}
 	case "stream":
 		var r wire.StreamRequest
 		if err = json.Unmarshal(e.Data, &r); err == nil {
@@ -66,7 +71,7 @@ func (l *Link) dial(ctx context.Context, r wire.StreamRequest, refused error) er
 	if refused != nil {
 		refused = fmt.Errorf("cluster: %w", refused)
 	}
-	base := l.opt.URL + "/v1/cluster/streams"
+	base := l.opt.Roots.Current() + "/v1/cluster/streams"
 	if r.Duplex() {
 		return streams.DialDuplex(ctx, l.opt.Client, base, r.ID, func(ctx context.Context) (streams.Serve, error) {
 			if refused != nil {

@@ -10,6 +10,6 @@ import (
 // Value requests a config or secret that an instance of this cluster needs. It fails with ErrNotFound
 // if the root does not have it for this cluster.
 func (l *Link) Value(ctx context.Context, w wire.WantValue) (v wire.Value, err error) {
-	err = call.JSON(ctx, l.opt.Client, l.opt.URL+"/v1/cluster/value", w, &v)
+	err = call.JSON(ctx, l.opt.Client, l.opt.Roots.Current()+"/v1/cluster/value", w, &v)
 	return v, err
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/internal/csi"
@@ -35,6 +36,7 @@ type Config struct {
 	Name     string        `yaml:"name" usage:"the cluster's id, which cannot change; required at the first start"`
 	Location string        `yaml:"location" usage:"where the cluster is: text for people, or latitude,longitude in degrees, which then also locates nodes that have no location of their own"`
 	Token    daemon.Secret `yaml:"token" usage:"the root's join token, for the first start"`
+	Root     []string      `yaml:"root" usage:"https://host:port of replicas of the root, which are used besides the address in the join token and those that the root tells"`
 
 	Listen string   `yaml:"listen" usage:"address for nodes and for the operator's API; port 0 selects a free one, see <data>/address"`
 	URL    string   `yaml:"url" usage:"https://host:port under which nodes reach the cluster; join tokens contain it. Empty: derived from this machine's address"`
@@ -156,6 +158,9 @@ func (c Config) Validate() error {
 		if _, err := jointoken.Parse(c.Token.Reveal()); err != nil {
 			return fmt.Errorf("token: %w", err)
 		}
+	}
+	if good := replicas.Clean(c.Root); !slices.Equal(good, c.Root) {
+		return daemon.Invalid("root", "%q: want at most %d URLs https://host:port, each once, without a path", c.Root, replicas.Max)
 	}
 	if c.URL != "" && !reach.Valid(c.URL) {
 		return daemon.Invalid("url", "%q is not https://host:port", c.URL)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
@@ -84,7 +85,9 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 		return creds, fmt.Errorf("this cluster has not joined a root: give it a name and a join token (the root's operator makes one with treeline token create --cluster): %w", err)
 	}
 	info := api.ClusterInfo{ID: api.ClusterID(cfg.Name), Location: cfg.Location, Version: version}
-	creds, err = enrol.Retry(ctx, log, func() (rootlink.Credentials, error) { return rootlink.Join(ctx, dir, cfg.Token.Reveal(), info) })
+	creds, err = enrol.Retry(ctx, log, func() (rootlink.Credentials, error) {
+		return rootlink.Join(ctx, dir, cfg.Token.Reveal(), info, cfg.Root...)
+	})
 	if err == nil {
 		log.Info("joined", "cluster", creds.Info.ID, "root", creds.URL, "tenant", creds.Info.Tenant)
 	}
@@ -260,6 +263,21 @@ func (id *identities) followKeys(ctx context.Context, client *http.Client) error
 		if err := id.fetchKeys(ctx, client); err != nil && ctx.Err() == nil {
 			id.log.Warn("cannot fetch the keys that verify users' tokens, continuing with the known ones", "err", err)
 		}
+	}
+}
+
+// learn saves the URLs of the root's replicas, which the root itself has sent.
+func (id *identities) learn(roots *replicas.Addresses, urls []string) {
+	if !roots.Learn(urls) {
+		return
+	}
+	id.saving.Lock()
+	defer id.saving.Unlock()
+	now := id.credentials()
+	now.Replicas = replicas.Clean(urls)
+	id.log.Info("replicas of the root changed", "urls", now.Replicas)
+	if err := id.keep(now); err != nil {
+		id.log.Warn("the URLs of the root's replicas are not saved", "err", err)
 	}
 }
 

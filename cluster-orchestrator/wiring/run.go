@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/audit"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/autoscale"
@@ -266,17 +267,21 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
 	}
 	o.server, o.api = nodelink.NewServer(serve), httpapi.New(people)
-	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate)
+	creds := o.id.credentials()
+	roots := replicas.New(append([]string{creds.URL}, o.cfg.Root...)...)
+	roots.Learn(creds.Replicas)
+	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate, roots)
 	if err := o.id.openUpper(o.client); err != nil {
 		return err
 	}
 	o.root = rootlink.New(rootlink.Options{
-		URL: o.id.credentials().URL, Client: o.client, Traces: o.traces, Held: o.held, Post: o.loop.Post, Deliver: deliver,
+		Roots: roots, Client: o.client, Traces: o.traces, Held: o.held, Post: o.loop.Post, Deliver: deliver,
 		Logs: o.api.LogsFromRoot, Access: o.api.AccessFromRoot, API: o.api.FromRoot, Log: o.log,
 		Revoked: func(r wire.Revocations) {
 			o.id.revoked.Apply(time.Now(), r)
 			o.api.Recheck()
 		},
+		Learned: func(urls []string) { o.id.learn(roots, urls) },
 	})
 	if o.values, err = values.New(values.Options{Store: st, Loaded: docs, Sealer: o.id.sealer, Fetch: o.root.Value, Log: o.log}); err != nil {
 		return err

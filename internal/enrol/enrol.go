@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -40,7 +41,9 @@ const (
 type Client struct {
 	Token jointoken.Token
 	CSR   string // PEM
-	key   crypto.Signer
+	// Further are URLs of other replicas of the token's server.
+	Further []string
+	key     crypto.Signer
 }
 
 // Open prepares a join with the token in a join line. It stores the key in dir, mode 0600, until
@@ -72,7 +75,9 @@ func NewClient(t jointoken.Token, key crypto.Signer) (Client, error) {
 // for. Join fails with ErrInvalid if the chain is not for the client's key and that identity, and
 // with ErrUnauthenticated if it is from another installation than the token.
 func (c Client) Join(ctx context.Context, path string, request, answer any, member func() (chain string, who identity.Identity)) (ca.Pair, error) {
-	if err := call.JSON(ctx, c.Token.HTTPClient(), c.Token.URL+path, request, answer); err != nil {
+	server := c.Token.HTTPClient()
+	server.Transport = replicas.New(append([]string{c.Token.URL}, c.Further...)...).Transport(server.Transport, 0)
+	if err := call.JSON(ctx, server, c.Token.URL+path, request, answer); err != nil {
 		return ca.Pair{}, err
 	}
 	chain, who := member()

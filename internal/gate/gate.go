@@ -221,23 +221,30 @@ func (g *Gate) handshake(ctx context.Context, c *conn) (*tls.Conn, error) {
 	}
 	_ = c.SetReadDeadline(time.Time{})
 	if certs := secure.ConnectionState().PeerCertificates; len(certs) > 0 { // verified by Options.TLS
-		if err := c.promote(g.peers, g.holder(certs[0])); err != nil {
+		if err := c.promote(g.peers, g.holder(certs[0], c.path)); err != nil {
 			return nil, err
 		}
+		c.mu.Lock()
+		c.authenticated = true // it stays a peer's, whatever tokens its requests have
+		c.mu.Unlock()
 		g.remember(c.path)
 	}
 	return secure, nil
 }
 
 // holder returns the path for a certificate's connections. A cluster can create any number of
-// nodes, so that they share one group, except at the cluster's own port.
-func (g *Gate) holder(cert *x509.Certificate) []string {
+// nodes, so that they share one group, except at the cluster's own port. Replicas of the root have the
+// same identity and are counted by their address.
+func (g *Gate) holder(cert *x509.Certificate, from []string) []string {
 	id, err := identity.Of(cert)
 	if err != nil { // a certificate of another CA
 		name := cert.Issuer.String() + "/" + cert.Subject.String()
 		return []string{name, name}
 	}
 	name := id.String()
+	if id.Kind == identity.Root {
+		name += " at " + key(from)
+	}
 	if id.Kind == identity.Node && id.Cluster != g.opt.Own {
 		return []string{"nodes of " + identity.OfCluster(id.Cluster).String(), name}
 	}

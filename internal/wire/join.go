@@ -14,6 +14,8 @@ type ClusterJoined struct {
 	Chain   string            `json:"chain"` // PEM: the cluster's CA, then the root's
 	Info    api.ClusterInfo   `json:"info"`
 	JWTKeys map[string]string `json:"jwt_keys"` // kid → base64url Ed25519 public key, to verify access tokens
+	// Replicas are the URLs of all replicas of the root, at most 8; empty: the root has none.
+	Replicas []string `json:"replicas,omitempty"`
 }
 
 // ClusterKeys answers GET /v1/cluster/keys: the current keys to verify access tokens, as in

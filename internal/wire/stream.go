@@ -93,6 +93,12 @@ type Revocations struct {
 	Entries []Revocation `json:"entries,omitempty"`
 }
 
+// Replicas are the URLs of all replicas of the root, which it sends when a cluster connects. A cluster
+// uses at most 8 of them.
+type Replicas struct {
+	URLs []string `json:"urls"`
+}
+
 // Revocation invalidates the tokens of one holder with this mark or a lower one. Of is a digest
 // of the holder: a user, a personal token, or all users of a topmost tenant.
 type Revocation struct {

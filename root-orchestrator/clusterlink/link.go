@@ -84,6 +84,7 @@ type Options struct {
 	Issued    *Issued
 	Tokens    *jointoken.Store
 	Keys      func() jwt.PublicKeys // keys that verify users' tokens
+	Replicas  []string              // URLs of all replicas of the root; empty: there are none
 	// Open decrypts the values of a config or secret (seal.Sealer.Open).
 	Open    func(label string, sealed []byte) (wire.Value, error)
 	Revoked *revoke.Log      // revocations of delegated tokens; nil: an empty log

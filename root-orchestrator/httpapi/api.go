@@ -73,6 +73,7 @@ type Options struct {
 	Install  func() *api.Installer
 	Clusters Clusters
 	Version  string
+	Replicas []string // URLs of all replicas of the root, for clients
 	Sealer   Sealer // for configs and secrets
 
 	Store  store.Store // for answers to requests with an Idempotency-Key

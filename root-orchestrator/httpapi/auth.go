@@ -37,7 +37,7 @@ func (a *API) registerAuth() {
 	handle(a, session("/v1/auth/refresh", "Refresh session", "A refresh token is valid once; the answer has the next one."), "",
 		func(ctx context.Context, _ rights.Principal, in *rest.Body[api.Refresh]) (*sessionOut, error) {
 			s, err := a.opt.Accounts.Refresh(ctx, in.Body.Refresh)
-			return sessionOf(s), err
+			return a.sessionOf(s), err
 		})
 	logOut := signIn.Post("/v1/auth/logout", "Log out").About("Ends the session of the refresh token.")
 	logOut.DefaultStatus = http.StatusNoContent
@@ -85,7 +85,7 @@ func (a *API) signIn(ctx context.Context, user string, start func(context.Contex
 	}
 	s, err := start(ctx, account.UserID(user))
 	done(err)
-	return sessionOf(s), err
+	return a.sessionOf(s), err
 }
 
 // changePassword needs the present password and a sign-in, so that neither a stolen personal token nor an
@@ -119,9 +119,10 @@ type sessionOut struct {
 	Body         api.Session
 }
 
-func sessionOf(s account.Session) *sessionOut {
+func (a *API) sessionOf(s account.Session) *sessionOut {
 	out := &sessionOut{CacheControl: "no-store", Body: api.Session{
 		User: string(s.User.ID), Tenant: s.User.ID.Tenant(), Access: s.Access, Expires: s.AccessExpires, Refresh: s.Refresh, Roles: []string{},
+		Replicas: a.opt.Replicas,
 	}}
 	for _, r := range s.User.Roles {
 		out.Body.Roles = append(out.Body.Roles, string(r))

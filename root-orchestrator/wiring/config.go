@@ -8,8 +8,10 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
@@ -30,6 +32,7 @@ type Config struct {
 	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another one, whose content is lost. For one start only"`
 	NewKey   bool          `yaml:"new_secrets_key" usage:"start with a new key for configs and secrets although the one of those in the store is lost. They have no values until they are replaced. For one start only"`
 	Replica  bool          `yaml:"replica" usage:"share store with other replicas of this root: one is active at a time, and the others take over when it stops. Each needs the keys of the first one in data"`
+	Replicas []string      `yaml:"replicas" usage:"with replica: https://host:port of all replicas of this root, this one included, at most 8. Clusters and the CLI learn them and use another one when the active one is gone"`
 	Role     string        `yaml:"role" usage:"the installation's name in a store that several installations share"`
 
 	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
@@ -121,6 +124,9 @@ func (c Config) Validate() error {
 	if c.ReplicaLease != 0 && (!c.Replica || c.ReplicaLease < time.Second || c.ReplicaLease > time.Minute) {
 		return daemon.Invalid("replica_lease", "%s, want 1s to 1m0s, and only with replica", c.ReplicaLease)
 	}
+	if err := c.checkReplicas(); err != nil {
+		return err
+	}
 	ranges, err := c.Network.ranges()
 	if err != nil {
 		return err
@@ -153,6 +159,19 @@ func (c Config) Validate() error {
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
 		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
+	}
+	return nil
+}
+
+func (c Config) checkReplicas() error {
+	if len(c.Replicas) > 0 && !c.Replica {
+		return daemon.Invalid("replicas", "needs replica: true")
+	}
+	if len(c.Replicas) > replicas.Max {
+		return daemon.Invalid("replicas", "has %d URLs, want at most %d", len(c.Replicas), replicas.Max)
+	}
+	if good := replicas.Clean(c.Replicas); !slices.Equal(good, c.Replicas) {
+		return daemon.Invalid("replicas", "%q: each must be https://host:port, once, without a path", c.Replicas)
 	}
 	return nil
 }

@@ -1,31 +1,35 @@
 package wiring
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/gate"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
-	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/shared"
+	"github.com/treeline-edge/treeline/root-orchestrator/standby"
 )
 
 // replica is the part of an active root that only replicas have; nil without replicas.
@@ -66,16 +70,16 @@ func (r *replica) guard(next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !r.store.Active() {
-			problem.Write(w, problem.New(http.StatusServiceUnavailable, "this root is no longer the active replica; repeat the request at another one"))
+			standby.Refuse(w, "this root is no longer the active replica; repeat the request at another one")
 			return
 		}
 		next.ServeHTTP(w, req)
 	})
 }
 
-// standby waits until this replica of the root is active, and serves /readyz and refusals meanwhile. The
+// becomeActive waits until this replica of the root is active, and serves /readyz and refusals meanwhile. The
 // listener that it returns has the same address.
-func standby(ctx context.Context, cfg Config, dir *os.Root, log *slog.Logger) (*replica, net.Listener, error) {
+func becomeActive(ctx context.Context, cfg Config, dir *os.Root, log *slog.Logger) (*replica, net.Listener, error) {
 	if err := daemon.RemoveStale(dir, AddressFile); err != nil {
 		return nil, nil, err
 	}
@@ -89,9 +93,7 @@ func standby(ctx context.Context, cfg Config, dir *os.Root, log *slog.Logger) (*
 		closeLogs()
 		return nil, nil, fmt.Errorf("listen: %w", err)
 	}
-	// The name is not cfg.URL, which is often one for all replicas.
-	own, _ := reach.Of(ln.Addr(), "", nil)
-	shares := shared.New(entries, leases, shared.Options{Name: own, TTL: cfg.ReplicaLease, Log: log})
+	shares := shared.New(entries, leases, shared.Options{Name: cfg.ownURL(ln.Addr()), TTL: cfg.ReplicaLease, Log: log})
 	st, err := wait(ctx, cfg, dir, shares, ln, log)
 	if err != nil {
 		closeLogs()
@@ -139,10 +141,19 @@ func wait(ctx context.Context, cfg Config, dir *os.Root, shares *shared.Replica,
 	if err := errors.Join(ca.WriteFile(dir, CAFile, rootPEM(authority), 0o644), ca.WriteFile(dir, AddressFile, []byte(reach.Local(ln.Addr())+"\n"), 0o644)); err != nil {
 		return nil, err
 	}
-	conf := trust.New(authority.Root()).Server(keeper.GetCertificate, false)
+	verifier := trust.New(authority.Root())
+	conf := verifier.Server(keeper.GetCertificate, false)
 	conf.NextProtos = []string{"h2", "http/1.1"}
 	port := gate.New(ln, gate.Options{TLS: conf, Log: log})
 	var active atomic.Pointer[shared.Lease]
+	roots := replicas.New(cfg.Replicas...)
+	where := func() (string, bool) {
+		if l := active.Load(); l != nil {
+			return "the active one is " + l.Name, true
+		}
+		return "no other one is active yet", false
+	}
+	handler := healthOr(where, standby.New(standby.Options{Verifier: verifier, Own: keeper.GetClientCertificate, Roots: roots, Active: where, Log: log}))
 	serving, stop := context.WithCancel(ctx)
 	defer stop() // requests that last longer end by themselves
 	failed := make(chan error, 1)
@@ -150,7 +161,7 @@ func wait(ctx context.Context, cfg Config, dir *os.Root, shares *shared.Replica,
 		err := daemon.RunAll(serving,
 			daemon.Part{Name: "port", Run: port.Run},
 			daemon.Part{Name: "certificate", Run: keeper.Run},
-			daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, refuse(&active), nil) }},
+			daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, handler, nil) }},
 		)
 		if serving.Err() == nil {
 			failed <- fmt.Errorf("serve as a standby: %w", err)
@@ -160,6 +171,8 @@ func wait(ctx context.Context, cfg Config, dir *os.Root, shares *shared.Replica,
 	log.Info("root is a standby until no other replica is active", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 	daemon.NotifyReady(log)
 	st, err := shares.Await(serving, func(l shared.Lease) {
+		roots.Learn([]string{l.Name})
+		roots.Prefer(l.Name)
 		active.Store(&l)
 		log.Info("another replica is active", "url", l.Name)
 	})
@@ -174,26 +187,39 @@ func wait(ctx context.Context, cfg Config, dir *os.Root, shares *shared.Replica,
 	}
 }
 
-// refuse serves what a standby serves: its health, and the URL of the active replica.
-func refuse(active *atomic.Pointer[shared.Lease]) http.Handler {
-	where := func() string {
-		if l := active.Load(); l != nil {
-			return "the active one is " + l.Name
-		}
-		return "no other one is active yet"
-	}
+// healthOr serves the health of a standby, and otherwise next.
+func healthOr(where func() (text string, ok bool), next http.Handler) http.Handler {
 	var health daemon.Health
-	health.Require("role standby", func(context.Context) error { return errors.New(where()) })
+	health.Require("role standby", func(context.Context) error {
+		text, _ := where()
+		return errors.New(text)
+	})
 	healthy := health.Handler(nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch r.URL.Path {
 		case "/livez", "/readyz", "/version":
 			healthy.ServeHTTP(w, r)
+		case "/metrics":
+			text, _ := where()
+			standby.Refuse(w, "this root is a standby replica, which has no metrics: "+text)
 		default:
-			problem.Write(w, problem.New(http.StatusServiceUnavailable, "this root is a standby replica, which serves no requests: "+where()))
+			next.ServeHTTP(w, r)
 		}
 	})
+}
+
+// ownURL returns the URL of this replica. It is the one in Replicas with its port and one of its names,
+// and without that an address of this machine. It is not URL, which may be one for all replicas.
+func (c Config) ownURL(ln net.Addr) string {
+	own, names := reach.Of(ln, "", c.Names)
+	_, port, _ := net.SplitHostPort(ln.String())
+	for _, text := range c.Replicas {
+		if u, err := url.Parse(text); err == nil && cmp.Or(u.Port(), "443") == port && slices.Contains(names, u.Hostname()) {
+			return text
+		}
+	}
+	return own
 }
 
 // replicaKeys returns the authority that all replicas have. The first replica creates the keys; the

@@ -36,6 +36,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/oakestra"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/standby"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -66,7 +67,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	var rep *replica
 	var loaded []store.Doc
 	if cfg.Replica {
-		if rep, ln, err = standby(ctx, cfg, dir, log); err != nil {
+		if rep, ln, err = becomeActive(ctx, cfg, dir, log); err != nil {
 			return err
 		}
 		defer rep.close()
@@ -131,12 +132,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Tokens: id.tokens, Keys: id.ring.Public, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
+		Tokens: id.tokens, Keys: id.ring.Public, Replicas: cfg.Replicas, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
 	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
-		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Log: log,
+		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: cfg.Replicas, Log: log,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {
@@ -179,6 +180,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			compat := oakestra.New(oakestra.Options{Native: people, DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
 			handler = withOakestra(handler, compat)
 			plain = servePlain(cfg, dir, compat, log)
+		}
+		if rep != nil {
+			handler = standby.Accept(id.verifier, handler)
 		}
 		return daemon.RunAll(ctx,
 			daemon.Part{Name: "oakestra", Run: plain},

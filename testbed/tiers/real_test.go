@@ -48,7 +48,13 @@ func startRoot(t *testing.T, with func(*root.Config)) *realRoot {
 
 func (r *realRoot) anchor(t *testing.T) *x509.Certificate {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.cfg.Data, root.CAFile))
+	return anchorOf(t, r.cfg.Data)
+}
+
+// anchorOf returns the CA certificate of the root with the data directory.
+func anchorOf(t *testing.T, data string) *x509.Certificate {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(data, root.CAFile))
 	check(t, err)
 	b, _ := pem.Decode(text)
 	cert, err := x509.ParseCertificate(b.Bytes)

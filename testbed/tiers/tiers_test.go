@@ -35,7 +35,10 @@ import (
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) {
+	runReplica()
+	leaktest.Main(m)
+}
 
 // patience bounds the wait for an event: thousands of instances on a busy machine.
 const patience = 3 * time.Minute

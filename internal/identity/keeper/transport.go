@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"crypto/tls"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -9,6 +10,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
+
+// dialTime is for a connection. A machine that is gone answers nothing, and another address may.
+const dialTime = 5 * time.Second
 
 // Transport is an HTTP transport that uses the current certificate for each request. Servers
 // check the connection's certificate with every request, and an HTTP/2 connection in use may
@@ -69,6 +73,7 @@ func Client(v *trust.Verifier, who identity.Identity, own func(*tls.CertificateR
 				TLSClientConfig:     v.Client(who, own),
 				ForceAttemptHTTP2:   true,
 				HTTP2:               conf2,
+				DialContext:         (&net.Dialer{Timeout: dialTime}).DialContext,
 				TLSHandshakeTimeout: 10 * time.Second,
 				IdleConnTimeout:     idle,
 				Proxy:               http.ProxyFromEnvironment,

@@ -1,0 +1,164 @@
+// Package standby forwards the requests of people from a standby replica of the root to the active one.
+//
+// The two replicas prove to each other with the root's certificate that they are the root. The active
+// one takes the client's address from a header, and believes it only from a replica. A forwarded request
+// is never forwarded again. Requests of clusters are not forwarded, because their certificate proves who
+// they are only on their own connection.
+//
+//	h := standby.New(standby.Options{…}) // at the standby
+//	h := standby.Accept(verifier, api)   // at the active replica
+package standby
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/treeline-edge/treeline/api/replicas"
+	"github.com/treeline-edge/treeline/internal/apishare"
+	"github.com/treeline-edge/treeline/internal/fairshare"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/problem"
+)
+
+// clientHeader has the address and port of the client of a forwarded request.
+const clientHeader = "Treeline-Forwarded-For"
+
+// The active replica allows 32 connections from one machine: 24 for WebSockets, and 6 for the 512
+// requests of strangers that package apishare forwards at once, 100 on each connection.
+var upgrades = fairshare.Declare(fairshare.Bound{
+	Resource: "WebSockets that a standby replica of the root forwards", Total: 24, Share: []int{16, 8}, Per: "subnet, then address",
+	Beyond: "503, with which the CLI asks the active replica itself", Attack: "TestForwardedWebSocketsAreBounded",
+})
+
+// Options configure New.
+type Options struct {
+	Verifier *trust.Verifier
+	Own      func(*tls.CertificateRequestInfo) (*tls.Certificate, error) // the replica's certificate
+	Roots    *replicas.Addresses                                         // the active replica first
+	// Active describes the active replica for people; ok is false while there is none.
+	Active func() (text string, ok bool)
+	Log    *slog.Logger
+}
+
+// Refuse answers with 503 and marks the answer as a standby's.
+func Refuse(w http.ResponseWriter, detail string) {
+	w.Header().Set(replicas.Standby, "true")
+	problem.Write(w, problem.New(http.StatusServiceUnavailable, detail))
+}
+
+// New returns a handler that forwards requests to the active replica. It refuses those of clusters and
+// of other replicas, and all while no replica is active.
+func New(o Options) http.Handler {
+	f := &forwarder{o: o, upgrades: fairshare.NewPool(upgrades, fairshare.Policy{Fixed: true})}
+	transport := func(websocket bool) http.RoundTripper {
+		return o.Roots.Transport(keeper.NewTransport(o.Own, func() *http.Transport {
+			t := &http.Transport{
+				TLSClientConfig: o.Verifier.Client(identity.OfRoot(), o.Own), ForceAttemptHTTP2: !websocket,
+				DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
+				IdleConnTimeout: time.Minute, DisableCompression: true,
+			}
+			if websocket {
+				t.Protocols = new(http.Protocols)
+				t.Protocols.SetHTTP1(true)
+			} else {
+				t.HTTP2 = &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second}
+			}
+			return t
+		}), 0)
+	}
+	f.plain, f.websocket = f.proxy(transport(false)), f.proxy(transport(true))
+	// Clients are counted by their address, because only the active replica can check their tokens.
+	nobody := func(context.Context) rights.Principal { return rights.Principal{} }
+	return apishare.New(apishare.Options{Person: nobody}).Wrap(f)
+}
+
+type forwarder struct {
+	o                Options
+	plain, websocket http.Handler
+	upgrades         *fairshare.Pool
+}
+
+func (f *forwarder) proxy(t http.RoundTripper) http.Handler {
+	return &httputil.ReverseProxy{
+		Transport: t, FlushInterval: -1, ErrorLog: slog.NewLogLogger(f.o.Log.Handler(), slog.LevelDebug),
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "https", "active" // Roots has the address
+			p.Out.Header.Set(clientHeader, p.In.RemoteAddr)
+		},
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			f.o.Log.Debug("request not forwarded to the active replica", "method", r.Method, "path", r.URL.Path, "err", err)
+			text, _ := f.o.Active()
+			if replicas.NotSent(err) {
+				Refuse(w, "this root is a standby replica and cannot reach the active one: "+text)
+				return
+			}
+			problem.Write(w, problem.New(http.StatusServiceUnavailable, "the active replica of the root did not answer, and may have executed the request; check before you repeat it: "+text))
+		},
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	text, active := f.o.Active()
+	switch peer := r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
+	case peer, strings.HasPrefix(r.URL.Path, "/v1/cluster/"):
+		Refuse(w, "this root is a standby replica, which serves no clusters: "+text)
+		return
+	case !active:
+		Refuse(w, "this root is a standby replica, and no replica is active: "+text)
+		return
+	case r.Header.Get("Upgrade") == "":
+		f.plain.ServeHTTP(w, r)
+		return
+	}
+	place, err := f.upgrades.Take(time.Now(), fairshare.Remote(r.RemoteAddr), nil)
+	if err != nil {
+		Refuse(w, "this root is a standby replica, and forwards no more WebSockets from this address: "+text)
+		return
+	}
+	defer place.Release()
+	fairshare.ReleasePlace(r.Context()) // of a request under way
+	f.websocket.ServeHTTP(w, r)
+}
+
+// Accept serves requests at the active replica. One from another replica counts as one from the client
+// that the replica names, without a certificate; the header of anybody else is removed.
+func Accept(v *trust.Verifier, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		from := r.Header.Get(clientHeader)
+		r.Header.Del(clientHeader)
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		// Parsing is cheap; only the certificates of replicas are verified here.
+		if id, err := identity.Of(r.TLS.PeerCertificates[0]); err != nil || id.Kind != identity.Root {
+			next.ServeHTTP(w, r)
+			return
+		}
+		id, err := v.Peer(*r.TLS)
+		client, wrong := netip.ParseAddrPort(from)
+		switch {
+		case err != nil || id.Kind != identity.Root:
+			problem.Write(w, problem.New(http.StatusUnauthorized, "the certificate of the replica is not valid"))
+		case wrong != nil:
+			problem.Write(w, problem.New(http.StatusBadRequest, "a replica of the root forwards a request without the address of its client"))
+		case r.URL.Path == "/metrics": // which is open to clients on the same machine
+			problem.Write(w, problem.New(http.StatusForbidden, "a replica of the root forwards requests to the API only"))
+		default:
+			forwarded := r.WithContext(r.Context())
+			forwarded.RemoteAddr, forwarded.TLS = client.String(), nil
+			next.ServeHTTP(w, forwarded)
+		}
+	})
+}

@@ -1,0 +1,385 @@
+package tiers
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/cli/command"
+	daemons "github.com/treeline-edge/treeline/internal/daemon"
+	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/store"
+	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
+	"github.com/treeline-edge/treeline/internal/store/shared"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+)
+
+// The environment of the test binary when it runs as a replica: the store's URI, the data directory, the
+// address, and the addresses of all replicas.
+const (
+	replicaOf     = "TREELINE_TEST_REPLICA_OF"
+	replicaData   = "TREELINE_TEST_REPLICA_DATA"
+	replicaListen = "TREELINE_TEST_REPLICA_LISTEN"
+	replicaAll    = "TREELINE_TEST_REPLICA_ALL"
+)
+
+// runReplica runs the process as a replica if it is started as one.
+func runReplica() {
+	uri := os.Getenv(replicaOf)
+	if uri == "" {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	cfg := replicaConfig(uri, os.Getenv(replicaData), os.Getenv(replicaListen), strings.Fields(os.Getenv(replicaAll))...)
+	err := root.Run(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(daemons.ExitCode(err))
+	}
+	os.Exit(0)
+}
+
+func replicaConfig(uri, dir, listen string, all ...string) root.Config {
+	cfg := root.Defaults()
+	cfg.Data, cfg.Listen, cfg.Replica, cfg.Store = dir, listen, true, daemons.Secret(uri)
+	for _, a := range all {
+		cfg.Replicas = append(cfg.Replicas, "https://"+a)
+	}
+	return cfg
+}
+
+// replica is a root as a process of its own, which starts again if it ends by itself, as its unit does.
+type replica struct {
+	t        *testing.T
+	uri, dir string
+	all      []string // addresses of all replicas, its own first
+	log      *os.File
+
+	mu    sync.Mutex // guards all below
+	cmd   *exec.Cmd  // nil: stopped
+	ended chan struct{}
+}
+
+func startReplica(t *testing.T, uri, dir string, all ...string) *replica {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	check(t, err)
+	r := &replica{t: t, uri: uri, dir: dir, all: all, log: f}
+	t.Cleanup(func() {
+		r.end(syscall.SIGKILL)
+		if b, _ := os.ReadFile(f.Name()); t.Failed() {
+			t.Logf("the end of what the replica in %s said:\n%s", dir, b[max(0, len(b)-4096):])
+		}
+		_ = f.Close()
+	})
+	r.start()
+	return r
+}
+
+func (r *replica) start() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.launch()
+}
+
+// launch starts the process. mu is held.
+func (r *replica) launch() {
+	self, err := os.Executable()
+	check(r.t, err)
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), replicaOf+"="+r.uri, replicaData+"="+r.dir, replicaListen+"="+r.all[0], replicaAll+"="+strings.Join(r.all, " "))
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	ended := make(chan struct{})
+	check(r.t, cmd.Start())
+	r.cmd, r.ended = cmd, ended
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+		time.Sleep(100 * time.Millisecond)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.cmd == cmd { // not after end, which may be called during the pause
+			r.launch()
+		}
+	}()
+}
+
+// end ends the process and waits for it.
+func (r *replica) end(s os.Signal) {
+	r.mu.Lock()
+	cmd, ended := r.cmd, r.ended
+	r.cmd = nil
+	r.mu.Unlock()
+	if cmd != nil {
+		_ = cmd.Process.Signal(s)
+		<-ended
+	}
+}
+
+// get asks the replica without verifying who it is, which its clients do.
+func (r *replica) get(path string) (status int, body string) {
+	addr, err := os.ReadFile(filepath.Join(r.dir, root.AddressFile))
+	if err != nil {
+		return 0, ""
+	}
+	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	resp, err := c.Get("https://" + strings.TrimSpace(string(addr)) + path)
+	if err != nil {
+		return 0, ""
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b)
+}
+
+func (r *replica) active() bool {
+	status, text := r.get("/readyz?verbose")
+	return status == http.StatusOK && strings.Contains(text, "[+] role active ok")
+}
+
+// replicas is a pair with a client that asks whichever is active.
+type replicas struct {
+	t    *testing.T
+	both []*replica
+	tok  client.Tokens
+}
+
+// client returns a client of both, which begins at the first.
+func (p *replicas) client() *client.Client {
+	p.t.Helper()
+	first := p.both[0]
+	c, err := client.New(client.Options{
+		URL: "https://" + first.all[0], CA: []byte(wait(p.t, filepath.Join(first.dir, root.CAFile))), Tokens: p.tok, Replicas: []string{"https://" + first.all[1]},
+	})
+	check(p.t, err)
+	return c
+}
+
+// do repeats fn until it returns nil.
+func (p *replicas) do(what string, fn func(*client.Client) error) {
+	p.t.Helper()
+	c := p.client()
+	defer c.Close()
+	eventually(p.t, what, func() bool { return fn(c) == nil })
+}
+
+// onlyActive returns the active replica and the other one.
+func (p *replicas) onlyActive() (active, other *replica) {
+	p.t.Helper()
+	eventually(p.t, "one replica is active", func() bool {
+		for i, r := range p.both {
+			if r.active() {
+				active, other = r, p.both[1-i]
+				return true
+			}
+		}
+		return false
+	})
+	return active, other
+}
+
+// treeline runs a command of the CLI and returns its exit code and what it wrote.
+func (p *replicas) treeline(stdin string, args ...string) (code int, out string) {
+	var text bytes.Buffer
+	code = command.Main(p.t.Context(), args, command.IO{In: strings.NewReader(stdin), Out: &text, Err: &text, Now: time.Now, Env: func(string) string { return "" }})
+	return code, text.String()
+}
+
+// Two processes share a store: the second serves its role and forwards requests to the first, and takes
+// over with everything that was acknowledged when the first one is killed or stopped. A cluster and the
+// CLI find the active one by themselves.
+func TestReplicasTakeOver(t *testing.T) {
+	uri := mongotest.URI(t)
+	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
+	addr1, err := freeport.Addr()
+	check(t, err)
+	addr2, err := freeport.Addr()
+	check(t, err)
+	p := &replicas{t: t, both: []*replica{startReplica(t, uri, one, addr1, addr2)}}
+	eventually(t, "the first replica is active", p.both[0].active)
+
+	// The CLI learns of the second replica when it signs in, and the cluster when it joins.
+	config := filepath.Join(t.TempDir(), "config.yaml")
+	wait(t, filepath.Join(one, root.SignInFile))
+	if code, out := p.treeline("correct horse battery\n", "login", "https://"+addr1, "--user", "admin", "--code-file", filepath.Join(one, root.SignInFile),
+		"--password-stdin", "--ca", filepath.Join(one, root.CAFile), "--config", config); code != 0 {
+		t.Fatalf("login: %d %s", code, out)
+	}
+	if _, out := p.treeline("", "ctx", "show", "-o", "json", "--config", config); !strings.Contains(out, "https://"+addr2) {
+		t.Errorf("the context is %s, want it to have the address %s of the second replica", out, addr2)
+	}
+	var joinToken string
+	p.do("sign in", func(c *client.Client) error {
+		s, err := c.Login(t.Context(), api.Login{User: "admin", Password: "correct horse battery"})
+		p.tok = client.Static(s.Access)
+		return err
+	})
+	p.do("join token", func(c *client.Client) error {
+		tok, err := c.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+		joinToken = tok.Token
+		return err
+	})
+	munich := newCluster(t, anchorOf(t, one), joinToken)
+	munich.run(t)
+	heard := func(after time.Time) {
+		t.Helper()
+		p.do("the cluster is connected", func(c *client.Client) error {
+			m, err := c.Cluster(t.Context(), "munich")
+			if err == nil && !m.Heard.After(after) {
+				err = api.ErrUnavailable
+			}
+			return err
+		})
+	}
+	heard(time.Time{})
+	if saved := wait(t, filepath.Join(munich.cfg.Data, "cluster.json")); !strings.Contains(saved, "https://"+addr2) {
+		t.Errorf("the cluster's credentials are %s, want them to have the address %s of the second replica", saved, addr2)
+	}
+
+	// Without the keys, the second one would have other ones after a takeover.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = root.Run(ctx, replicaConfig(uri, two, addr2), slog.New(slog.DiscardHandler))
+	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "copy root-ca.pem, token-keys.json and secrets.key") {
+		t.Fatalf("a replica without keys: %v, want ErrNotFound that names the files", err)
+	}
+	for _, name := range []string{"root-ca.pem", "token-keys.json", "secrets.key"} {
+		b, err := os.ReadFile(filepath.Join(one, name))
+		check(t, err)
+		check(t, os.WriteFile(filepath.Join(two, name), b, 0o600))
+	}
+	p.both = append(p.both, startReplica(t, uri, two, addr2, addr1))
+	var standby *replica
+	eventually(t, "a standby that names the active replica", func() bool {
+		_, standby = p.onlyActive()
+		status, text := standby.get("/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "role standby") && strings.Contains(text, "the active one is https://127.0.0.1:")
+	})
+	eventually(t, "a standby that forwards requests of people", func() bool {
+		_, standby = p.onlyActive()
+		status, _ := standby.get("/v1/apps")
+		return status == http.StatusUnauthorized
+	})
+	eventually(t, "a standby that refuses requests of clusters", func() bool {
+		_, standby = p.onlyActive()
+		status, text := standby.get("/v1/cluster/keys")
+		return status == http.StatusServiceUnavailable && strings.Contains(text, "standby replica")
+	})
+	if code, out := p.treeline("", "tenant", "create", "acme", "--addr", "https://"+standby.all[0], "--config", config); code != 0 {
+		t.Errorf("a command at the standby: %d %s", code, out)
+	}
+
+	// Numbered requests go on while the active replica is killed, restarted and stopped. None is repeated
+	// by the test, so that those that are lost with their answer are not acknowledged.
+	acked := []api.Tenant{"acme"}
+	number := 0
+	create := func() bool {
+		number++
+		name := fmt.Sprintf("t%d", number)
+		code, out := p.treeline("", "tenant", "create", name, "--config", config)
+		if code == 0 {
+			acked = append(acked, api.Tenant(name))
+		} else {
+			t.Logf("request %d is not acknowledged: %s", number, out)
+		}
+		return code == 0
+	}
+	for _, signal := range []os.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		for range 3 {
+			create()
+		}
+		active, other := p.onlyActive()
+		active.end(signal)
+		ended := time.Now()
+		eventually(t, "a request is acknowledged after the takeover", create)
+		t.Logf("after %v, a request was acknowledged in %v", signal, time.Since(ended))
+		if !other.active() {
+			t.Errorf("a request was acknowledged, and the replica at %s is not active", other.all[0])
+		}
+		heard(ended)
+		t.Logf("after %v, the cluster was connected in %v", signal, time.Since(ended))
+		active.start()
+	}
+	p.do("read", func(c *client.Client) error {
+		tenants, err := c.Tenants(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, name := range acked {
+			if !slices.ContainsFunc(tenants, func(i client.TenantInfo) bool { return i.Path == name }) {
+				t.Errorf("tenant %s was acknowledged and is missing", name)
+			}
+		}
+		return nil
+	})
+}
+
+// A root without replicas becomes the first replica with its documents, and then does not start
+// without replica.
+func TestAStoreMovesToReplicas(t *testing.T) {
+	uri := mongotest.URI(t)
+	r := startRoot(t, func(cfg *root.Config) { cfg.Store = daemons.Secret(uri) })
+	alone, dir := r.cfg, r.cfg.Data
+	check(t, r.admin.CreateTenant(t.Context(), "acme", "Acme"))
+	r.stop()
+
+	// An earlier first replica was killed after it had moved one document.
+	old, err := mongo.Open(t.Context(), uri, "root")
+	check(t, err)
+	var docs []store.Doc
+	check(t, old.Retire(t.Context(), func(d store.Doc) error {
+		d.Version = 1
+		docs = append(docs, d)
+		return nil
+	}))
+	check(t, old.Close())
+	entries, leases, err := mongo.OpenLogs(t.Context(), uri, "root")
+	check(t, err)
+	killed, err := shared.New(entries, leases, shared.Options{Name: "https://killed", TTL: time.Minute}).Await(t.Context(), func(shared.Lease) {})
+	check(t, err)
+	moved := docs[slices.IndexFunc(docs, func(d store.Doc) bool { return d.Kind != "installation" })]
+	check(t, killed.Save(t.Context(), []store.Doc{moved}))
+	check(t, killed.Close())
+
+	addr, err := freeport.Addr()
+	check(t, err)
+	unused, err := freeport.Addr()
+	check(t, err)
+	p := &replicas{t: t, both: []*replica{startReplica(t, uri, dir, addr, unused)}}
+	eventually(t, "the replica is active", p.both[0].active)
+	p.do("sign in", func(c *client.Client) error {
+		s, err := c.Login(t.Context(), api.Login{User: "admin", Password: "correct horse battery"})
+		p.tok = client.Static(s.Access)
+		return err
+	})
+	p.do("read", func(c *client.Client) error {
+		tenants, err := c.Tenants(t.Context())
+		if err == nil && !slices.ContainsFunc(tenants, func(i client.TenantInfo) bool { return i.Path == "acme" }) {
+			t.Errorf("the tenants are %+v, want acme", tenants)
+		}
+		return err
+	})
+	p.both[0].end(syscall.SIGTERM)
+	if err := root.Run(t.Context(), alone, slog.New(slog.DiscardHandler)); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "set replica") {
+		t.Errorf("without replica: %v, want ErrConflict that says what to do", err)
+	}
+}
