@@ -1037,6 +1037,7 @@ export interface Session {
   access: string;
   expires: string;
   refresh?: string;
+  replicas?: string[];
   roles: string[];
   tenant?: string;
   user: string;
