@@ -8,8 +8,11 @@
 //	```sh scripts    by scripts/test itself: commands that start and end an installation
 //	```sh backup     by TestBackupAsDocumented, on a separate root
 //	```sh restore    by the same test, after the backup
+//	```sh of TestX   by TestX, with other names: it needs machines, volumes or networks that
+//	                 `treeline dev` does not have
 //
-// Other fenced blocks are not run, and must not be marked as sh.
+// Other fenced blocks are not run, must not be marked as sh, and have no commands of treeline in
+// how-to guides.
 package docs
 
 import (
