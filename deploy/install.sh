@@ -386,7 +386,10 @@ containers() {
 			apt_get update >/dev/null 2>&1
 			apt_get install containerd || fail containerd "apt-get does not install it" "see the lines above; apt-get install containerd, or --no-containerd"
 			;;
-		apk) apk add -q containerd || fail containerd "apk does not install it" "see the lines above; apk add containerd, or --no-containerd" ;;
+		apk)
+			apk add -q containerd runc || fail containerd "apk does not install it" "see the lines above; it is in the repository community of /etc/apk/repositories; or --no-containerd"
+			[ "$init" != openrc ] || [ -e /etc/init.d/containerd ] || apk add -q containerd-openrc
+			;;
 		*) fail containerd "this system has neither apt-get nor apk" "install containerd and runc yourself, or use --no-containerd" ;;
 		esac
 		echo containerd >"$lib/packages"
@@ -652,7 +655,9 @@ remove_rest() {
 	for group in /sys/fs/cgroup/treeline /sys/fs/cgroup/*/treeline; do
 		[ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null
 	done
-	others=$(ctr namespaces list -q 2>/dev/null | grep -v '^treeline$')
+	others=$({
+		if has ctr; then ctr namespaces list -q; else ls /run/containerd/io.containerd.runtime.v2.task; fi
+	} 2>/dev/null | grep -v '^treeline$')
 	[ "$init" != none ] || stop_one containerd
 	if [ -r $lib/enabled ] && [ -z "$others" ]; then
 		case $init in
@@ -666,8 +671,8 @@ remove_rest() {
 	if [ -r $lib/packages ] && [ -z "$others" ]; then
 		case $(package_manager) in
 		apt) apt_get purge containerd runc >/dev/null ;;
-		apk) apk del -q containerd ;;
-		esac || warn containerd "its packages stay" "remove them: apt-get purge containerd runc, or apk del containerd"
+		apk) apk del -q containerd runc ;;
+		esac || warn containerd "its packages stay" "remove them: apt-get purge containerd runc, or apk del containerd runc"
 	fi
 	if [ -r $lib/containerd ] && [ -z "$others" ]; then
 		rm -rf /var/lib/containerd /run/containerd
