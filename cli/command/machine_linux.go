@@ -14,17 +14,18 @@ import (
 )
 
 const (
+	forwarding       = "/proc/sys/net/ipv4/ip_forward"
 	containerdSocket = "/run/containerd/containerd.sock"
 	minMTU           = 1280 // of IPv6, and of the overlay network's encrypted paths
 )
 
 // checkMachine checks what a node engine and a netmanager need.
 func checkMachine() []checked {
-	return []checked{checkControlGroups("/sys/fs/cgroup/cgroup.controllers"), checkPacketFilter(), checkContainerd(containerdSocket), checkKVM("/dev/kvm"), checkSync(), checkMTU()}
+	return []checked{checkControlGroups("/sys/fs/cgroup/cgroup.controllers"), checkPacketFilter(), checkSysctl(unix.Access(forwarding, unix.W_OK)), checkContainerd(containerdSocket), checkKVM("/dev/kvm"), checkSync(), checkMTU()}
 }
 
 func checkControlGroups(path string) checked {
-	const fix = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), and on a Raspberry Pi with cgroup_enable=memory"
+	const fix = "boot with cgroup v2 (systemd.unified_cgroup_hierarchy=1), and on a Raspberry Pi with cgroup_enable=memory; on Alpine: rc-update add cgroups && rc-service cgroups start"
 	text, err := os.ReadFile(path)
 	if _, old := os.Stat(filepath.Join(filepath.Dir(path), "memory", "memory.limit_in_bytes")); err != nil && old == nil {
 		return warned("cgroups", fix, "version 1; limits work, measures of load and autoscaling need version 2")
@@ -67,6 +68,20 @@ func checkPacketFilter() checked {
 		return failed("nftables", fix, "the kernel has no nftables: %v", err)
 	}
 	return passed("nftables", "the kernel answers")
+}
+
+// checkSysctl judges the error of asking for write access to a sysctl. The netmanager sets some, for forwarding and for each device.
+func checkSysctl(err error) checked {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return failed("sysctl", "in a container: --privileged, or mount /proc/sys writable (systemd-nspawn: SYSTEMD_NSPAWN_API_VFS_WRITABLE=network); or set containerd.network: host in /etc/treeline/node.yaml",
+			"/proc/sys is read-only, and the netmanager sets values in it: containers get no overlay network")
+	case errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM):
+		return warned("sysctl", "run treeline doctor --machine as root", "unknown without the right to write %s", forwarding)
+	case err != nil:
+		return failed("sysctl", "mount /proc, and use a kernel with CONFIG_SYSCTL and IPv4", "the kernel has no %s: %v", forwarding, err)
+	}
+	return passed("sysctl", "values in /proc/sys can be set")
 }
 
 func checkContainerd(socket string) checked {

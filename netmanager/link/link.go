@@ -57,7 +57,15 @@ func sysctl(value string, key ...string) error {
 	if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == value {
 		return nil
 	}
-	return wrap(os.WriteFile(path, []byte(value), 0o644), "set %s to %s", path, value)
+	return wrap(writable(os.WriteFile(path, []byte(value), 0o644)), "set %s to %s", path, value)
+}
+
+// writable adds to the error of a sysctl on a read-only /proc/sys what to do.
+func writable(err error) error {
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("%w; in a container, make /proc/sys writable: see treeline doctor --machine", err)
+	}
+	return err
 }
 
 func host(a netip.Addr) *net.IPNet { return network(netip.PrefixFrom(a, a.BitLen())) }

@@ -103,7 +103,7 @@ func forward() error {
 			break
 		}
 		if err == nil && strings.TrimSpace(string(b)) == "0" {
-			err = os.WriteFile(path, []byte("1"), 0o644)
+			err = writable(os.WriteFile(path, []byte("1"), 0o644))
 		}
 		if err != nil {
 			return fmt.Errorf("enable forwarding: %w", err)
