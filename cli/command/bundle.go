@@ -85,7 +85,10 @@ func (c *cli) bundle(ctx context.Context, a *client.Client, to io.Writer) (missi
 	clusters, _, err := a.Clusters(ctx, client.ListOptions{})
 	b.add("clusters.json", clusters, err)
 	nodes, err := c.nodes(ctx, a, "")
-	b.add("nodes.json", nodes, unanswered(err))
+	b.add("nodes.json", nodes, nil)
+	if err := unanswered(err); err != nil { // the nodes of the other clusters are kept
+		b.failed = append(b.failed, fmt.Errorf("nodes.json: %w", err))
+	}
 	events, _, err := a.Events(ctx, client.ListOptions{})
 	b.add("events.json", events, err)
 	instances, _, err := a.Instances(ctx, client.ListOptions{})

@@ -2,9 +2,13 @@ package command
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 )
@@ -28,13 +32,26 @@ func (c *cli) whyCmd() *cobra.Command {
 					p.Printf("%s", i.ID)
 					return nil
 				case !p.ForPeople():
-					return item(p, args, w)
+					return errors.Join(item(p, args, w), c.unexplained(ctx, a, w))
 				}
-				return output.Why(p, w)
+				return errors.Join(output.Why(p, w), c.unexplained(ctx, a, w))
 			})
 		}),
 	}
 	c.outputFlags(cmd)
 	c.selectable(cmd, "instances", false)
 	return cmd
+}
+
+// unexplained returns an error if the cluster of an instance did not answer although the user may see its nodes.
+func (c *cli) unexplained(ctx context.Context, a *client.Client, w api.Why) error {
+	of := w.Instance.Cluster
+	if of == "" || slices.ContainsFunc(w.Clusters, func(k api.ClusterWhy) bool { return k.Cluster == of }) {
+		return nil
+	}
+	_, err := c.nodes(ctx, a, of)
+	if errors.Is(err, api.ErrUnavailable) || errors.Is(err, api.ErrTimeout) {
+		return fmt.Errorf("cluster %s does not explain the place of %s: %w", of, w.Instance.ID, err)
+	}
+	return nil // the user may not see its nodes
 }

@@ -23,7 +23,7 @@ import (
 
 // people are the scripts of testdata/people in their order, each of one role. They share an
 // installation, which the later ones find as the earlier ones left it.
-var people = []string{"administrator", "operator", "developer", "provider", "root-away"}
+var people = []string{"administrator", "operator", "developer", "provider", "away"}
 
 // TestPeopleDoTheirWork runs the scripts of people against real daemons. Besides the commands of
 // testscript, they use:
@@ -35,10 +35,10 @@ var people = []string{"administrator", "operator", "developer", "provider", "roo
 //	cluster-orchestrator NAME FILE  starts a cluster with the join token in a file
 //	node-engine NAME FILE           starts a node with the join token in a file
 //	halt NAME                       stops a daemon; the root's name is root
-//	restart NAME                    stops a cluster and starts it at its address
+//	restart NAME                    stops the cluster or a node, unless halt has, and starts it again
 func TestPeopleDoTheirWork(t *testing.T) {
 	r := startRoot(t, func(*root.Config) {})
-	in := &peopled{t: t, root: r, shared: t.TempDir(), running: map[string]*life{"root": r.life}}
+	in := &peopled{t: t, root: r, shared: t.TempDir(), running: map[string]*life{"root": r.life}, nodes: map[string]node.Config{}}
 	files, err := filepath.Glob("testdata/people/*.txtar")
 	check(t, err)
 	if len(files) != len(people) {
@@ -80,6 +80,7 @@ type peopled struct {
 	at      string // address of the cluster munich
 	running map[string]*life
 	munich  *tier
+	nodes   map[string]node.Config
 	code    int // of the last command line
 }
 
@@ -183,6 +184,10 @@ func (p *peopled) runCluster() {
 
 func (p *peopled) restart(ts *testscript.TestScript, neg bool, args []string) {
 	p.halt(ts, neg, args)
+	if _, ok := p.nodes[args[0]]; ok {
+		p.runNode(args[0])
+		return
+	}
 	p.munich.cfg.Listen, p.munich.cfg.Token = p.at, ""
 	p.runCluster()
 }
@@ -191,7 +196,13 @@ func (p *peopled) startNode(ts *testscript.TestScript, _ bool, args []string) {
 	cfg := node.Defaults()
 	cfg.Data, cfg.Name, cfg.CPUs, cfg.Memory, cfg.Fake = filepath.Join(p.t.TempDir(), "n"), args[0], 4, 4096, newRuntime()
 	cfg.Token = daemon.Secret(strings.TrimSpace(ts.ReadFile(args[1])))
-	p.running[args[0]] = begin(p.t, func(ctx context.Context) error {
+	p.nodes[args[0]] = cfg
+	p.runNode(args[0])
+}
+
+func (p *peopled) runNode(name string) {
+	cfg := p.nodes[name]
+	p.running[name] = begin(p.t, func(ctx context.Context) error {
 		err := node.Run(ctx, cfg, quiet(p.t))
 		if errors.Is(err, node.ErrLeft) || ctx.Err() != nil { // the end may interrupt a purge
 			return nil
