@@ -214,6 +214,11 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
+// SnapshotRequest is the request POST /v1/system/snapshot at the root or a cluster.
+type SnapshotRequest struct {
+	Recipients []string `json:"recipients,omitempty" maxItems:"8" doc:"X25519 recipients of age, age1…; none: those of the daemon's configuration."`
+}
+
 // OperatorRequest is the request POST /v1/operators at a cluster for a named token.
 type OperatorRequest struct {
 	Name  string   `json:"name"`            // lower-case letters, digits and inner hyphens

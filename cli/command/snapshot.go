@@ -75,8 +75,9 @@ volumes are created from it (snapshot of volumes in the SLA).
 	cmd.Flags().StringVar(&endpoint, "endpoint", "", "URL of the S3-compatible server")
 	cmd.Flags().StringVar(&name, "name", "", "take a snapshot of this name by the driver of a CSI volume")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --name, give up waiting after this time")
-	group := &cobra.Command{Use: "snapshot", Short: "Copy the data of volumes"}
-	group.AddCommand(cmd)
+	group := &cobra.Command{Use: "snapshot", Short: "Save and restore the root and clusters, and copy the data of volumes"}
+	group.AddCommand(cmd, c.snapshotSaveCmd(), c.snapshotInspectCmd(), c.snapshotKeygenCmd())
+	group.AddCommand(c.snapshotRestoreCmd()...)
 	return group
 }
 

@@ -102,6 +102,11 @@ func (a *Audit) RecordToken(ctx context.Context, name, text string) error {
 	return a.record(ctx, api.Event{Kind: "token", Object: name}, "operator token "+name, text, true)
 }
 
+// RecordSystem is Record for something of the cluster orchestrator itself.
+func (a *Audit) RecordSystem(ctx context.Context, text string) error {
+	return a.record(ctx, api.Event{Kind: "system", Object: string(a.opt.Cluster)}, "the cluster orchestrator", text, true)
+}
+
 func (a *Audit) record(ctx context.Context, e api.Event, object, text string, first bool) error {
 	e.Time, e.Tier, e.Reason, e.Detail, e.Cluster = a.opt.Now(), "cluster "+string(a.opt.Cluster), api.ReasonAccess, step.Clip(text), a.opt.Cluster
 	a.mu.Lock()

@@ -33,6 +33,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -70,6 +71,8 @@ type Options struct {
 	AuthenticateOnce func(token, object string) (Caller, error)
 	Audit            *audit.Audit // of access to workloads
 	CSI              CSI          // nil: the cluster has no drivers
+	Snapshots        *snapshot.Taker
+	Recipients       []string     // of snapshots, by the cluster's configuration
 	Observe          rest.Observe // of requests; nil: none
 	Version          string
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400
@@ -80,6 +83,7 @@ type Options struct {
 // Caller is the holder of a token.
 type Caller struct {
 	rights.Principal
+	Own  bool          // it is the operator's own token, not a named one or one that the root issued
 	Life time.Duration // until the token expires; 0: never
 	Good func() error  // returns an error once the token is revoked
 }
@@ -119,6 +123,7 @@ func New(o Options) *API {
 	a.registerVolumes()
 	a.registerTokens()
 	a.registerOperators()
+	a.registerSystem()
 	renew := rest.Tag("instances").Post("/v1/auth/streams/{id}", "Renew stream", 404).Named("renewStream").About(rest.AboutRenewal)
 	answer(a, renew, "", a.renewStream)
 	rest.Describe(a.huma.OpenAPI())

@@ -30,6 +30,8 @@ import (
 var people = map[string]rights.Principal{
 	"revoked":  {User: operators.UserOf("night"), Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
 	"guest":    {User: operators.UserOf("guest"), Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
+	"own":      {User: "operator", Roles: []rights.Role{rights.Admin}}, // the operator's own token
+	"named":    {User: operators.UserOf("backup"), Roles: []rights.Role{rights.Admin}},
 	"admin":    {User: "admin", Roles: []rights.Role{rights.Admin}},
 	"otto":     {User: "acme/otto", Tenant: "acme", Roles: []rights.Role{rights.InfrastructureProvider}},
 	"alice":    {User: "acme/alice", Tenant: "acme", Roles: []rights.Role{rights.ApplicationProvider}},
@@ -44,6 +46,8 @@ type rig struct {
 	loop *loop.Loop[cluster.Input]
 	core *cluster.Core // of loop
 	desk *jointoken.Store
+
+	audit *audit.Audit
 
 	mu      sync.Mutex // guards the fields below
 	removed []api.NodeID
@@ -104,7 +108,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	}
 	records, err := audit.New(t.Context(), audit.Options{Cluster: "munich", Store: mem.New()})
 	check(t, err)
-	o.Audit = records
+	o.Audit, r.audit = records, records
 	r.web = httpapi.New(o)
 	r.step(cluster.Start{})
 	return r
@@ -115,7 +119,7 @@ func (r *rig) caller(token string) (httpapi.Caller, error) {
 	if !ok {
 		return httpapi.Caller{}, fmt.Errorf("token %q: %w", token, api.ErrUnauthenticated)
 	}
-	return httpapi.Caller{Principal: p, Good: func() error {
+	return httpapi.Caller{Principal: p, Own: token == "own", Good: func() error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if slices.Contains(r.revoked, token) {

@@ -25,6 +25,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
@@ -69,6 +70,8 @@ type Config struct {
 	Beat  time.Duration `yaml:"beat" usage:"interval of a node's heartbeats; 0: 2.5s"`
 	Lease time.Duration `yaml:"lease" usage:"how long a node may run an exclusive instance without hearing from the cluster; 0: 5s"`
 	Dead  time.Duration `yaml:"dead" usage:"silence of a node after which its instances are placed elsewhere; 0: 7s"`
+
+	Snapshot snapshot.Config `yaml:"snapshot"`
 
 	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of nodes and of the cluster's servers last; each is renewed at two thirds of its life. 0: 30 days, which is the maximum"`
 
@@ -208,6 +211,9 @@ func (c Config) Validate() error {
 	// Clocks drift, and killing a workload takes time (see cluster.Config).
 	if least := lease + lease/10 + time.Second; dead < least {
 		return daemon.Invalid("dead", "%s is too close to the lease of %s: an exclusive instance could run twice; at least %s", dead, lease, least)
+	}
+	if err := c.Snapshot.Validate(); err != nil {
+		return err
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.LeafLife) {
 		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.LeafLife)

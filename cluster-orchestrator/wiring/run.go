@@ -49,9 +49,11 @@ import (
 	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
+	"github.com/treeline-edge/treeline/internal/store/view"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
@@ -110,11 +112,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	log = log.With("cluster", creds.Info.ID)
-	st, err := openStore(ctx, cfg, dir, creds.Info.ID)
+	opened, err := openStore(ctx, cfg, dir, creds.Info.ID)
 	if err != nil {
 		return err
 	}
-	defer st.Close()
+	defer opened.Close()
+	st := view.New(opened)
 	docs, err := store.Load(ctx, st)
 	if err != nil {
 		return err
@@ -187,7 +190,7 @@ func openStore(ctx context.Context, cfg Config, dir *os.Root, id api.ClusterID) 
 const storeFile = "cluster.db"
 
 // build creates and connects the parts. It starts the broker only.
-func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.Doc, at net.Addr, external string) error {
+func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.Doc, at net.Addr, external string) error {
 	info := o.id.info()
 	seed, err := networkSeed(ctx, st, docs)
 	if err != nil {
@@ -261,7 +264,11 @@ func (o *orchestrator) build(ctx context.Context, st store.Store, docs []store.D
 		Install: o.programs.Offer,
 		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
-		Observe: metrics.NewHTTP(reg),
+		Observe: metrics.NewHTTP(reg), Recipients: o.cfg.Snapshot.Recipients,
+		Snapshots: snapshot.NewTaker(snapshot.Options{
+			Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
+			All: st.All, Keys: &o.id.saving,
+		}),
 	}
 	if o.csi != nil {
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi

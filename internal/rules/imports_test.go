@@ -170,7 +170,7 @@ var modules = []struct {
 	{"golang.org/x/time", []string{"internal/fairshare", "netmanager", "cluster-orchestrator/relay"}, "token buckets; how keys share the memory for them is ours"},
 	{"golang.org/x/term", []string{"internal/daemon", "cli"}, "whether a person reads the output; passwords unseen"},
 	{"golang.org/x/crypto", []string{"internal/identity", "netmanager/tunnel/session"}, "argon2id; ChaCha20-Poly1305 and BLAKE2s"},
-	{"filippo.io/age", []string{"internal/seal"}, "encrypts values at rest; no own cryptography"},
+	{"filippo.io/age", []string{"internal/seal", "internal/snapshot"}, "encrypts values at rest, and snapshots of the control plane; no own cryptography"},
 	{"github.com/flynn/noise", []string{"netmanager/tunnel/session"}, "the tunnel's handshake"},
 	{"golang.org/x/net", nil, "HTTP/2 frames of a hostile client, in tests"},
 	{"github.com/golang-jwt/jwt", []string{"internal/identity"}, "JWTs; one package pins the algorithms"},

@@ -51,7 +51,8 @@ var ErrClosed = errors.New("store: closed")
 // deletion the versions of the key start at 1 again.
 //
 // Load calls fn with every stored document in any order, and stops at fn's first error. It does
-// not run concurrently with Save.
+// not run concurrently with Save, except in package view: each document that is saved meanwhile is passed as
+// before or after, or not at all.
 //
 // Save is safe for concurrent use. After Close, Save and Load fail with ErrClosed.
 type Store interface {

@@ -37,6 +37,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -75,6 +76,9 @@ type Options struct {
 	Version  string
 	Replicas []string // URLs of all replicas of the root, for clients
 	Sealer   Sealer // for configs and secrets
+
+	Snapshots  *snapshot.Taker
+	Recipients []string // of snapshots, by the root's configuration
 
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store
@@ -169,6 +173,7 @@ func New(o Options) (*API, error) {
 	a.registerCustom()
 	a.registerAddons()
 	a.registerTokens()
+	a.registerSystem()
 	a.registerEvents()
 	if err := a.openWebhooks(); err != nil {
 		return nil, err

@@ -55,6 +55,8 @@ type (
 		Instance api.InstanceID
 		Text     string
 	}
+	// SystemAccessed records that an admin of the system got something of the installation itself.
+	SystemAccessed struct{ Text string }
 	// VolumeAccessed is Accessed for a volume.
 	VolumeAccessed struct {
 		ID   api.VolumeID
@@ -112,6 +114,11 @@ func (in Accessed) apply(c *Core) error {
 		return fmt.Errorf("instance %s: %w", in.Instance, api.ErrNotFound)
 	}
 	c.event(i.Event(api.ReasonAccess, step.Clip(in.Text)))
+	return nil
+}
+
+func (in SystemAccessed) apply(c *Core) error {
+	c.event(api.Event{Kind: "system", Object: "root", Reason: api.ReasonAccess, Detail: step.Clip(in.Text)})
 	return nil
 }
 

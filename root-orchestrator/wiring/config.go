@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
@@ -43,6 +44,8 @@ type Config struct {
 
 	Scheduler    string `yaml:"scheduler" usage:"the scheduler that chooses among the clusters that fit: rom, ldp, spread, binpack, wasm:/path/to/module, or an http:// or https:// URL"`
 	MovesPerHour int    `yaml:"moves_per_hour" usage:"how often per hour an instance may move to another cluster because its placement violates its SLA"`
+
+	Snapshot snapshot.Config `yaml:"snapshot"`
 
 	CertLife time.Duration `yaml:"cert_life" usage:"how long the certificates of clusters are valid; each is renewed after two thirds of that. 0: a year, the maximum"`
 
@@ -156,6 +159,9 @@ func (c Config) Validate() error {
 	}
 	if c.MovesPerHour < 0 || c.MovesPerHour > 60 {
 		return daemon.Invalid("moves_per_hour", "%d, want 0 to 60", c.MovesPerHour)
+	}
+	if err := c.Snapshot.Validate(); err != nil {
+		return err
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
 		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)

@@ -26,10 +26,12 @@ import (
 	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/shared"
+	"github.com/treeline-edge/treeline/internal/store/view"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/clusterlink"
@@ -62,22 +64,25 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
-	var st store.Store
 	var ln net.Listener
 	var rep *replica
+	var st *view.Store
 	var loaded []store.Doc
+	var position func() uint64
 	if cfg.Replica {
 		if rep, ln, err = becomeActive(ctx, cfg, dir, log); err != nil {
 			return err
 		}
 		defer rep.close()
-		st = rep.store
+		st, position = view.New(rep.store), rep.store.Position
 		loaded, err = moveIn(ctx, cfg, st, log)
 	} else {
-		if st, err = openStore(ctx, cfg, dir); err != nil {
+		var opened store.Store
+		if opened, err = openStore(ctx, cfg, dir); err != nil {
 			return err
 		}
-		defer st.Close()
+		defer opened.Close()
+		st = view.New(opened)
 		loaded, err = store.Load(ctx, st)
 	}
 	if ln != nil {
@@ -138,6 +143,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
 		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: cfg.Replicas, Log: log,
+		Snapshots: snapshot.NewTaker(snapshot.Options{
+			Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
+		}), Recipients: cfg.Snapshot.Recipients,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {

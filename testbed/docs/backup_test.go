@@ -52,17 +52,23 @@ func TestBackupAsDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if out, err := exec.Command("go", "build", "-o", machine+"/", "../../root-orchestrator").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	for _, build := range [][2]string{{"root-orchestrator", "../../root-orchestrator"}, {"treeline", "../../cli"}} {
+		if out, err := exec.Command("go", "build", "-o", filepath.Join(machine, build[0]), build[1]).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
 	}
 	shim := filepath.Join(machine, "systemctl")
 	if err := os.WriteFile(shim, fmt.Appendf(nil, systemctl, machine, data), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	var session api.Session
 	run := func(commands string) {
 		t.Helper()
 		cmd := exec.Command("bash", "-euxo", "pipefail", "-c", commands)
-		cmd.Env = append(os.Environ(), "PATH="+machine+":"+os.Getenv("PATH"))
+		cmd.Env = append(os.Environ(), "PATH="+machine+":"+os.Getenv("PATH"), "HOME="+machine)
+		if session.Access != "" {
+			cmd.Env = append(cmd.Env, "TREELINE_ADDR=https://"+text(t, data, wiring.AddressFile), "TREELINE_CA="+filepath.Join(data, wiring.CAFile), "TREELINE_TOKEN="+session.Access)
+		}
 		if out, err := output(cmd); err != nil {
 			t.Fatalf("%s\n%v\n%s", commands, err, out)
 		}
@@ -70,7 +76,6 @@ func TestBackupAsDocumented(t *testing.T) {
 	t.Cleanup(func() { run("systemctl stop treeline-root") })
 	run("systemctl start treeline-root")
 
-	var session api.Session
 	connect := func(tokens client.Tokens) *client.Client {
 		t.Helper()
 		c, err := client.New(client.Options{
@@ -118,7 +123,7 @@ func TestBackupAsDocumented(t *testing.T) {
 		if ran++; b.Info == "sh restore" {
 			create("after")
 		}
-		run(strings.NewReplacer(" -C / ", " -C "+machine+" ", " /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
+		run(strings.NewReplacer(" /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
 	}
 	if ran != 2 {
 		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 2", ran)

@@ -73,14 +73,23 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 	if err := unmarked(); err != nil {
 		return nil, err
 	}
-	data, err := json.Marshal(have)
+	d, err := Of(o.Authority)
 	if err != nil {
-		return nil, fmt.Errorf("encode which keys the store belongs to: %w", err)
+		return nil, err
 	}
-	if err := st.Save(ctx, []store.Doc{{Kind: kind, Key: key, Version: 1, Data: data}}); err != nil {
+	if err := st.Save(ctx, []store.Doc{d}); err != nil {
 		return nil, fmt.Errorf("save which keys the store belongs to: %w", err)
 	}
 	return docs, o.use(have)
+}
+
+// Of returns the mark of a new store that belongs to an authority.
+func Of(authority *x509.Certificate) (store.Doc, error) {
+	data, err := json.Marshal(mark{Authority: fingerprint(authority)})
+	if err != nil {
+		return store.Doc{}, fmt.Errorf("encode which keys the store belongs to: %w", err)
+	}
+	return store.Doc{Kind: kind, Key: key, Version: 1, Data: data}, nil
 }
 
 // Marked reports whether docs have a mark.

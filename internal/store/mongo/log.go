@@ -64,7 +64,7 @@ func OpenLogs(ctx context.Context, uri, role string) (entries, leases shared.Log
 	if err := shared.Check(ctx, in("check.", true)); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("check whether replicas can share %s: %w", s.name, err), s.Close())
 	}
-	return in("log.", false), in("leases.", true), nil
+	return in(logPrefix, false), in(leasesPrefix, true), nil
 }
 
 // in returns the store with another collection and the same connection.

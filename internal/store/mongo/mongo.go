@@ -68,6 +68,13 @@ const fenceID = "fence"
 // the store.
 const movedID = "moved"
 
+// The collections of a role: documents of one process, and the two logs of replicas.
+const (
+	storePrefix  = "store."
+	logPrefix    = "log."
+	leasesPrefix = "leases."
+)
+
 var validRole = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,99}$`)
 
 // Open connects to the server at uri and opens the store of a role, such as "root" or
@@ -91,7 +98,7 @@ func Open(ctx context.Context, uri, role string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a store in MongoDB: %w: %w", err, api.ErrInvalid)
 	}
-	collection := "store." + role
+	collection := storePrefix + role
 	s := &Store{
 		client: client,
 		docs:   client.Database(database).Collection(collection),
@@ -244,6 +251,23 @@ func (s *Store) load(ctx context.Context, fn func(store.Doc) error, moved func()
 	}
 	if err := cursor.Err(); err != nil {
 		return s.failed(ctx, "load", err)
+	}
+	return nil
+}
+
+// Unused returns ErrConflict if the database has something of the store's role: documents, or the logs of
+// replicas.
+func (s *Store) Unused(ctx context.Context) error {
+	role := strings.TrimPrefix(s.docs.Name(), storePrefix)
+	for _, prefix := range []string{storePrefix, logPrefix, leasesPrefix} {
+		err := s.in(prefix+role).docs.FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: fenceID}}}}).Err()
+		if err == nil {
+			return fmt.Errorf("%s is in use: the collection %s%s has documents; use another database, or drop its collections if nothing needs them: %w",
+				strings.TrimSuffix(s.name, "."+s.docs.Name()), prefix, role, api.ErrConflict)
+		}
+		if !errors.Is(err, mongo.ErrNoDocuments) {
+			return s.failed(ctx, "read", err)
+		}
 	}
 	return nil
 }

@@ -396,6 +396,9 @@ func (s *Store) Empty() bool {
 	return len(s.index) == 0
 }
 
+// Position returns the position of the last entry. It is safe for concurrent use.
+func (s *Store) Position() uint64 { return s.end.Load() - 1 }
+
 // Close implements store.Store: it waits for a Save, releases the lease, and closes the log.
 func (s *Store) Close() error {
 	s.turn <- struct{}{}

@@ -1,0 +1,43 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/snapshot"
+)
+
+func (a *API) registerSystem() {
+	op := rest.Tag("system").Post("/v1/system/snapshot", "Take a snapshot of the cluster orchestrator", 409, 503, 507).Named("takeSnapshot").
+		About("All documents of the store and the keys, as of one moment, encrypted with age. For the cluster's operator, also with a named token of the role Admin, with which only recipients of the cluster's configuration are accepted. Users of the root have no access.").
+		Answers("The snapshot.", snapshot.MediaType, &huma.Schema{Type: huma.TypeString, Format: "binary"})
+	handle(a, op, rights.SystemWrite, a.takeSnapshot)
+}
+
+func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Body[api.SnapshotRequest]) (*streamOut, error) {
+	own := callerOf(ctx).Own
+	if !own && !operators.Named(p.User) {
+		return nil, fmt.Errorf("take a snapshot of the cluster: %s is a user of the root; use the operator's token at the cluster's own port: %w", p.User, api.ErrForbidden)
+	}
+	to, err := snapshot.Choose(in.Body.Recipients, a.opt.Recipients, own)
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.opt.Snapshots.Take(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = f.Close() }) // the request ends, also without its answer
+	if err := a.opt.Audit.RecordSystem(ctx, fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))); err != nil {
+		return nil, fmt.Errorf("record the snapshot: %w", err) // there is no access without its record
+	}
+	a.opt.Log.Warn("snapshot with keys taken", "by", p.User, "recipients", to, "documents", f.Header().Documents)
+	return a.streamed(f, snapshot.MediaType), nil
+}

@@ -1,0 +1,40 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
+)
+
+func (a *API) registerSystem() {
+	op := rest.Tag("system").Post("/v1/system/snapshot", "Take a snapshot of the root", 409, 503, 507).Named("takeSnapshot").
+		About("All documents of the store and the keys, as of one moment, encrypted with age. For admins of the system. With a personal token, only recipients of the root's configuration are accepted.").
+		Answers("The snapshot.", snapshot.MediaType, &huma.Schema{Type: huma.TypeString, Format: "binary"})
+	handle(a, op, rights.SystemWrite, a.takeSnapshot)
+}
+
+func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Body[api.SnapshotRequest]) (*streamOut, error) {
+	to, err := snapshot.Choose(in.Body.Recipients, a.opt.Recipients, p.PAT == "")
+	if err != nil {
+		return nil, err
+	}
+	f, err := a.opt.Snapshots.Take(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, func() { _ = f.Close() }) // the request ends, also without its answer
+	text := fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))
+	if err := a.owner.Do(ctx, root.SystemAccessed{Text: text}, nil); err != nil {
+		return nil, err // there is no access without its record
+	}
+	a.opt.Log.Warn("snapshot with keys taken", "by", p.User, "recipients", to, "documents", f.Header().Documents)
+	return a.stream(snapshot.MediaType, f, f), nil
+}

@@ -1,0 +1,78 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/store/view"
+	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+)
+
+// TestSnapshotsAreForAdminsOfTheSystem: a stolen personal token gets no keys, which would outlive it.
+func TestSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	check(t, err)
+	defer dir.Close()
+	authority, err := ca.NewRoot(time.Now())
+	check(t, err)
+	check(t, ca.SavePair(dir, "root-ca.pem", authority.Pair()))
+	identity, mine, err := snapshot.NewIdentity()
+	check(t, err)
+	_, other, err := snapshot.NewIdentity()
+	check(t, err)
+	var configured []string
+	r := newRig(t)
+	with := func(o *httpapi.Options) {
+		o.Recipients = configured
+		o.Snapshots = snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: authority.Pair().Chain[0], All: view.New(r.store).All})
+	}
+	r.restart(with)
+	admin, tenant := r.user("root", rights.Admin), r.user("acme/ann", rights.Admin)
+	pat, _, err := r.accounts.CreatePAT(t.Context(), "root", "ci", nil, time.Hour)
+	check(t, err)
+	ask := func(what, token string, want int, recipients ...string) string {
+		t.Helper()
+		status, _, body := r.raw("POST", "/v1/system/snapshot", token, `{"recipients":["`+strings.Join(recipients, `","`)+`"]}`)
+		if status != want {
+			t.Errorf("%s: got %d %.300s, want %d", what, status, body, want)
+		}
+		return body
+	}
+	text := ask("an admin of the system", admin, 200, mine)
+	ids, err := snapshot.Identities(strings.NewReader(identity))
+	check(t, err)
+	s, err := snapshot.Open(strings.NewReader(text))
+	check(t, err)
+	kinds := map[string]int{}
+	check(t, s.Content(ids, func(_ string, key []byte) error {
+		if !bytes.Contains(key, []byte("PRIVATE KEY")) {
+			t.Errorf("the key file has %q", key)
+		}
+		return nil
+	}, func(d snapshot.Doc) error { kinds[d.Kind]++; return nil }))
+	if kinds["user"] != 2 || s.Header().Tier != snapshot.Root {
+		t.Errorf("the snapshot has %v, %+v, want two users of a root", kinds, s.Header())
+	}
+	if _, _, events := r.raw("GET", "/v1/events", admin, ""); !strings.Contains(events, "snapshot with keys by root for "+mine) {
+		t.Errorf("the events have no record of it: %s", events)
+	}
+	ask("an admin of a tenant", tenant, 403, mine)
+	ask("nobody", "", 401, mine)
+	ask("a personal token", pat, 403, mine)
+	ask("an identity in place of a recipient", admin, 422, identity)
+
+	configured = []string{other}
+	r.restart(with)
+	ask("an admin, for a recipient that is not configured", admin, 403, mine)
+	ask("a personal token, for one that is not configured", pat, 403, mine)
+	ask("a personal token, for the configured one", pat, 200, other)
+	if status, _, body := r.raw("POST", "/v1/system/snapshot", pat, `{}`); status != 200 {
+		t.Errorf("a personal token, for no recipient: got %d %.300s, want 200", status, body)
+	}
+}
