@@ -6,6 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/latency"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/internal/bounds"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -339,6 +340,9 @@ func (in NodePurging) apply(c *Core) error {
 func (in LocalScale) apply(c *Core) error {
 	if c.uplink.Up() {
 		return fmt.Errorf("scale %s in the cluster: the root is reachable, use treeline scale there: %w", in.Service, api.ErrConflict)
+	}
+	if n := c.uplink.Unreported(); n >= placement.MaxLocal {
+		return fmt.Errorf("scale %s in the cluster: the root has not been told yet of %d instances that were removed, at most %d are kept for it: %w", in.Service, n, placement.MaxLocal, api.ErrUnavailable)
 	}
 	return c.place.Scale(in.Service, in.Replicas)
 }

@@ -173,9 +173,10 @@ var table = map[string]check{
 	"Report.Observed":  listOf(maxInstances),
 	"Report.Notices":   listOf(maxLists),
 
-	"Notice.No":    between(0, maxCount),
-	"Notice.Text":  text(sentence),
-	"Notice.Times": between(0, 1<<31),
+	"Notice.No":      between(0, maxCount),
+	"Notice.Text":    text(sentence),
+	"Notice.Times":   between(0, 1<<31),
+	"Notice.Dropped": between(0, 1<<31),
 
 	"Aggregate.Nodes":            between(0, maxNodes),
 	"Aggregate.Overlay":          between(0, maxNodes),

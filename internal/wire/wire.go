@@ -140,6 +140,9 @@ type Notice struct {
 	Reason api.Reason `json:"reason"`
 	Text   string     `json:"text"`  // "scheduler http://…: no answer within 5s"
 	Times  int        `json:"times"` // how often this or a similar event happened since the last notice
+	// Dropped is how often earlier events happened whose notices were not kept, because the root had not
+	// acknowledged them and there were too many.
+	Dropped int `json:"dropped,omitempty"`
 }
 
 // ReportAck answers a report once it is durable. RequestWhole requests all observations, because

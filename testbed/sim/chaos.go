@@ -205,6 +205,7 @@ func (c *chaos) operate() {
 		c.order(m, cluster.Drain{Node: n.id}, answered, nothing)
 	case r < 8:
 		c.scaleLocally(m)
+	case w.root.away: // nobody can tell the root that a machine was removed
 	case r == 8:
 		c.retire(n)
 	default:

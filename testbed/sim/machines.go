@@ -19,6 +19,7 @@ import (
 
 // RootMachine runs the root orchestrator.
 type RootMachine struct {
+	away bool // it cannot start
 	w    *World
 	name string
 	core *root.Core
@@ -100,7 +101,7 @@ func (w *World) addRoot() *RootMachine {
 }
 
 func (m *RootMachine) start() {
-	if m.proc.alive {
+	if m.proc.alive || m.away {
 		return
 	}
 	ranges := wire.DefaultNetRanges()

@@ -45,6 +45,9 @@ func (w *World) live() {
 		w.Run(time.Second)
 		w.look()
 	}
+	if w.opts.Away > 0 && w.violation == nil {
+		w.rootAway(w.opts.Away)
+	}
 	if w.opts.Only == "" && w.chance.IntN(4) == 0 {
 		c.powerCut()
 		w.Run(darkness)

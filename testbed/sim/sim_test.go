@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/testbed/sim"
 )
@@ -106,6 +107,17 @@ func TestShortRestartsCostNoLeases(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 60; seed++ {
 		if v := sim.Run(seed, sim.Options{Only: sim.OnlyRestarts}).Violation; v != nil {
+			t.Errorf("seed %d: %v", seed, v)
+		}
+	}
+}
+
+// While the root is away for an hour, clusters place, restart, scale and run schedules. When it returns,
+// all tiers agree again, and no run is repeated.
+func TestAnHourWithoutTheRootKeepsEveryPromise(t *testing.T) {
+	t.Parallel()
+	for seed := uint64(1); seed <= 4; seed++ {
+		if v := sim.Run(seed, sim.Options{Away: time.Hour, Scale: seed%2 == 0}).Violation; v != nil {
 			t.Errorf("seed %d: %v", seed, v)
 		}
 	}

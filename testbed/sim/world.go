@@ -27,6 +27,8 @@ type Options struct {
 
 	Scale  bool // services scale, by a load that nodes invent
 	Health bool // services have health checks, which fail at random while there are faults
+
+	Away time.Duration // the root ends after the first faults, and starts again after this time
 }
 
 // Plant is a planted fault, which proves that the simulator would find it.

@@ -14,7 +14,7 @@ const ToOperator api.Addr = "operator"
 
 const (
 	noticeEvery = 10 * time.Second // minimum time between two notices
-	maxNotices  = 8                // unacknowledged notices that are kept; older ones are dropped
+	maxNotices  = 8                // unacknowledged notices that are kept; older ones are dropped and counted
 )
 
 // notices are messages for the cluster's operator, also shown at the root. They are kept
@@ -44,7 +44,9 @@ func (m *Machine) Notice(reason api.Reason, text string) {
 	notice := wire.Notice{No: n.last, Reason: reason, Text: step.Clip(text), Times: n.times}
 	n.at, n.times = m.fx.Now, 0
 	if len(n.unacked) == maxNotices {
+		oldest := n.unacked[0]
 		n.unacked = slices.Delete(n.unacked, 0, 1)
+		n.unacked[0].Dropped += oldest.Dropped + oldest.Times
 	}
 	n.unacked = append(n.unacked, unackedNotice{Notice: notice})
 	m.fresh = true

@@ -149,6 +149,9 @@ func (m *Machine) Removed(o api.Observed) {
 	m.gone[o.Instance], m.fresh = goneReport{Observed: o}, true
 }
 
+// Unreported returns how many removed instances wait for the root's acknowledgement.
+func (m *Machine) Unreported() int { return len(m.gone) }
+
 // Due sends a report at the end of the step.
 func (m *Machine) Due() { m.due = true }
 

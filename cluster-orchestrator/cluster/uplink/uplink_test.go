@@ -140,7 +140,13 @@ func TestChangeIsReportedUntilAcknowledged(t *testing.T) {
 	if len(r.reports) != 1 || len(r.reports[0].Observed) != 1 || !r.reports[0].Observed[0].Stopped {
 		t.Errorf("a removal is reported as %+v, want the instance's end", r.reports)
 	}
+	if n := r.m.Unreported(); n != 1 {
+		t.Errorf("%d removed instances are unreported, want 1", n)
+	}
 	r.ack(r.m.seq)
+	if n := r.m.Unreported(); n != 0 {
+		t.Errorf("%d removed instances are unreported after the answer, want none", n)
+	}
 	if rep, _ := r.next(idle + time.Second); len(rep.Observed) > 0 {
 		t.Errorf("what the root has is reported again: %+v", rep.Observed)
 	}
@@ -270,10 +276,15 @@ func TestWaitingNoticesAreTheNewestAndShort(t *testing.T) {
 	if len(got) != maxNotices || got[0].No != 2*maxNotices+1 {
 		t.Errorf("%d notices from number %d wait, want %d from %d", len(got), got[0].No, maxNotices, 2*maxNotices+1)
 	}
+	dropped, times := 0, 0
 	for _, n := range got {
+		dropped, times = dropped+n.Dropped, times+n.Times
 		if len(n.Text) > 1100 {
 			t.Errorf("a notice has %d bytes, want about 1 KiB at most", len(n.Text))
 		}
+	}
+	if dropped != 2*maxNotices || times != maxNotices {
+		t.Errorf("they count %d dropped and %d others, want %d and %d", dropped, times, 2*maxNotices, maxNotices)
 	}
 }
 

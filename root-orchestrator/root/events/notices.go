@@ -22,6 +22,7 @@ type notices struct {
 	since    time.Time // when the present period began
 	events   int       // in the present period
 	omitted  int       // occurrences without an event; the next event counts them
+	dropped  int       // occurrences that the cluster dropped; the next event counts them
 }
 
 // Notices returns the events for the notices in a report that a cluster sent in the given boot. A
@@ -43,6 +44,7 @@ func (l *Limiter) Notices(now time.Time, id api.ClusterID, boot uint64, all []wi
 		if n.since.IsZero() || now.Sub(n.since) >= noticePeriod {
 			n.since, n.events = now, 0
 		}
+		n.dropped = min(n.dropped+min(notice.Dropped, maxTimes), maxTimes)
 		n.omitted = min(n.omitted+min(max(notice.Times, 1), maxTimes), maxTimes)
 		if n.events == maxNotices {
 			continue
@@ -54,6 +56,10 @@ func (l *Limiter) Notices(now time.Time, id api.ClusterID, boot uint64, all []wi
 		}
 		if n.omitted > 1 {
 			e.Detail += fmt.Sprintf(" (%d times)", n.omitted)
+		}
+		if n.dropped > 0 {
+			e.Detail += fmt.Sprintf("; %d earlier notices were dropped while the root did not answer the cluster", n.dropped)
+			n.dropped = 0
 		}
 		n.events, n.omitted = n.events+1, 0
 		out = append(out, e)

@@ -30,6 +30,8 @@ func TestANoticeCausesOneEvent(t *testing.T) {
 	}{
 		{"the first", 1, []wire.Notice{gone}, []api.Event{event("scheduler http://brain: gone")}},
 		{"one again, whose acknowledgement was lost", 1, []wire.Notice{gone, late}, []api.Event{event("scheduler http://brain: late (7 times)")}},
+		{"one after others that the cluster dropped", 1, []wire.Notice{{No: 3, Reason: api.ReasonNoScheduler, Text: "gone", Times: 1, Dropped: 40}}, []api.Event{event("gone; 40 earlier notices were dropped while the root did not answer the cluster")}},
+		{"one of a hostile cluster", 1, []wire.Notice{{No: 4, Reason: api.ReasonNoScheduler, Text: "gone", Times: 1, Dropped: math.MaxInt}}, []api.Event{event("gone; 1000000 earlier notices were dropped while the root did not answer the cluster")}},
 		{"numbers begin again after a restart", 2, []wire.Notice{gone}, []api.Event{event("scheduler http://brain: gone")}},
 	} {
 		if got := r.limiter.Notices(r.now, "a", step.boot, step.notices); !reflect.DeepEqual(got, step.want) {

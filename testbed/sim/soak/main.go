@@ -29,10 +29,11 @@ func main() {
 	only := flag.String("only", "", "use only one `kind` of fault: "+strings.Join(sim.Onlys(), ", "))
 	health := flag.Bool("health", false, "give services health checks, which fail at random while there are faults")
 	scale := flag.Bool("scale", false, "let services scale, by a load that nodes invent while there are faults")
+	away := flag.Duration("away", 0, "the root is away for this `time`, while clusters and nodes fail and their operators work")
 	workers := flag.Int("workers", runtime.GOMAXPROCS(0), "number of seeds that run in parallel")
 	flag.Parse()
 	debug.SetGCPercent(800) // worlds are small and short-lived
-	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only), Health: *health, Scale: *scale}
+	opts := sim.Options{Plant: sim.Plant(*plant), Only: sim.Only(*only), Health: *health, Scale: *scale, Away: *away}
 	if *only != "" && !slices.Contains(sim.Onlys(), *only) {
 		fail("--only %s: unknown kind, want one of %s", *only, strings.Join(sim.Onlys(), ", "))
 	}
