@@ -137,9 +137,9 @@ func (c *Credentials) take(joined wire.ClusterJoined, id api.ClusterID) error {
 
 // Client returns an HTTP client for the root with the cluster's certificate. It detects dead
 // connections with HTTP/2 pings, and sends requests to the replica of the root that is active. It finds
-// a root that is gone within 10 s, so that it is back at another replica before its dead time.
+// a root that is gone within 15 s, so that it is back at another replica before its dead time.
 func Client(v *trust.Verifier, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error), roots *replicas.Addresses) *http.Client {
-	pings := &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second}
+	pings := &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 10 * time.Second}
 	c := keeper.Client(v, identity.OfRoot(), own, time.Minute, pings)
 	c.Transport = roots.Transport(c.Transport, takeover)
 	return c
