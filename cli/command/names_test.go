@@ -57,6 +57,8 @@ var named = []struct {
 	{"user list", []string{"user list NAME", "user invite NAME"}},
 	{"tenant list", []string{"get apps --tenant NAME"}},
 	{"webhook list", []string{"webhook dead NAME", "webhook retry NAME", "webhook delete NAME"}},
+	{"addon list", []string{"addon show NAME"}},
+	{"addon show mqtt", []string{"addon remove NAME --yes"}},
 	{"get kinds", []string{"get kinds NAME", "describe kind NAME"}},
 	{"get resources", []string{"get resources NAME", "describe resource NAME"}},
 	{"get sensor", []string{"get resources NAME"}},
@@ -80,6 +82,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	r.must("", "apply", "-f", "shop.yaml", "--detach")
 	r.joinCluster("munich")
 	r.must("", "webhook", "create", "https://example.com/", "--kind", "volume")
+	r.must("", "addon", "install", addonDir(t, ""))
 	r.file("sensor.yaml", sensors)
 	r.must("", "apply", "-f", "sensor.yaml")
 	web := api.ServiceID("acme/shop.prod.web.v1")

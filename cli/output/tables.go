@@ -411,6 +411,22 @@ var Webhooks = Table[api.Webhook]{
 	},
 }
 
+// Addons is the table of installed addons.
+var Addons = Table[api.Addon]{
+	Kind: "addons",
+	Name: func(a api.Addon) string { return string(a.ID) },
+	Columns: []Column[api.Addon]{
+		{Header: "ADDON", Cell: func(p Printer, a api.Addon) string { return p.Short(string(a.ID)) }},
+		{Header: "VERSION", Cell: func(_ Printer, a api.Addon) string { return a.Version }},
+		{Header: "APPLICATION", Cell: func(p Printer, a api.Addon) string { return p.Short(string(a.App)) }},
+		{Header: "KINDS", Cell: func(_ Printer, a api.Addon) string { return strconv.Itoa(len(a.Kinds)) }},
+		{Header: "DIGEST", Wide: true, Cell: func(_ Printer, a api.Addon) string { return a.Digest }},
+		{Header: "SOURCE", Wide: true, Cell: func(_ Printer, a api.Addon) string { return a.Source }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, a api.Addon) string { return a.By }},
+		{Header: "AGE", Cell: func(p Printer, a api.Addon) string { return p.Age(a.Created) }},
+	},
+}
+
 // Labels formats a node's labels in one line.
 func Labels(labels map[string]string) string {
 	var all []string
