@@ -3,7 +3,7 @@
 // messages in the browser's console, on requests to other origins and on violations that axe-core
 // finds.
 //
-// If TREELINE_SCREENSHOTS is a directory, the tests write pictures of the pages to it.
+// The tests write pictures of the pages to the directory screenshots, or to $TREELINE_SCREENSHOTS.
 //
 // axe.min.js.gz is axe-core 4.14.1 (npm, MPL-2.0), for tests only.
 package browser

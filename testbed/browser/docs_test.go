@@ -9,10 +9,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// TestReadTheDocsAndTryTheAPI: a stranger reads the documentation and searches it, reads about the API without a session, signs in
-// there and sends a request.
-func TestReadTheDocsAndTryTheAPI(t *testing.T) {
-	in := install(t)
+// A stranger reads the documentation and searches it, reads about the API without a session, signs in there and sends a request.
+func (in *installation) reader(t *testing.T) {
+	in.t = t
 	in.user("acme/reader", "Application_Provider")
 	in.apply("readable", `"sleep", "1h"`, 16, 1)
 

@@ -311,4 +311,11 @@ func TestTheStreamResumes(t *testing.T) {
 	if h.lists.Load() == before {
 		t.Error("the page did not list again after the position was gone")
 	}
+	// Without the root, the page says so, and how old what it shows is.
+	b.expectRefusals()
+	h.CloseClientConnections()
+	h.Listener.Close()
+	b.until("the page says that it is offline", "document.querySelector('.freshness').innerText.includes('offline') && document.querySelector('[role=alert]').innerText.includes('cannot be reached')")
+	b.until("the page shows the age", "/\\d+ s ago/.test(document.querySelector('.freshness').innerText)")
+	b.look("offline")
 }

@@ -3,18 +3,25 @@
 package browser
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/dev"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
@@ -25,8 +32,10 @@ func TestDashboard(t *testing.T) {
 	in := install(t)
 	t.Run("developer", in.developer)
 	t.Run("console", in.console)
+	t.Run("reader", in.reader)
 	t.Run("custom resources", in.customResources)
 	t.Run("operator", in.operator)
+	t.Run("administrator", in.administrator)
 	t.Run("provider", in.provider)
 	t.Run("cluster", in.ofCluster)
 }
@@ -53,7 +62,12 @@ func (in *installation) developer(t *testing.T) {
 	b.shows("acme/shop.prod")
 	b.until("shop runs", `document.querySelector('tr[data-id="acme/shop.prod"]')?.innerText.includes("1 / 1")`)
 	b.look("applications")
-	b.press("acme/shop.prod")
+	// By keys alone: over the link that skips the navigation, to the application.
+	b.do(chromedp.Evaluate("document.activeElement.blur()", nil))
+	b.tabTo("Skip to the content")
+	b.keys(kb.Enter)
+	b.tabTo("acme/shop.prod")
+	b.keys(kb.Enter)
 	b.shows("Services")
 	b.look("application")
 	b.press("web")
@@ -192,56 +206,238 @@ func (in *installation) customResources(t *testing.T) {
 	b.shows("There is no such kind.")
 }
 
-// An operator sees the nodes of the clusters with their load, drains one and takes it back, invites a
-// developer, and makes a token for a machine that joins.
+// An operator sees the nodes of the clusters with their load, and what runs on one; cordons, drains, limits it, and takes it back;
+// opens and limits a cluster; gets the lines with which a cluster and a node join; and reads who reached instances.
 func (in *installation) operator(t *testing.T) {
 	in.t = t
 	in.user("carl", "Admin")
 	b := open(t, in.URL)
 	b.signIn("carl", password)
 	b.press("Clusters")
-	b.until("the tree has both clusters", "document.querySelectorAll('.tree a').length === 2")
+	b.until("the tree has both clusters", "document.querySelectorAll('.tree a[href^=\"#/cluster/\"]').length === 2")
 	b.until("the tree has the nodes with their load", "document.querySelectorAll('.tree [data-node] .spark polyline').length === 3")
 	b.look("clusters")
 	b.press("c1")
-	node := `document.querySelector('tr[data-id="c1-n1"]')`
-	b.until("the nodes are listed", node+"?.innerText.includes('ready')")
+	b.until("the nodes are listed", `document.querySelector('tr[data-id="c1-n1"]')?.innerText.includes('ready')`)
 	b.look("cluster")
-	b.click("wait for the node's button", node+"?.querySelector('td > button')")
-	b.press("Drain")
-	b.until("the node is drained", node+".innerText.includes('Uncordon')")
-	b.press("Uncordon")
-	b.until("the node is back", node+".innerText.includes('ready')")
 
+	b.press("c1-n1")
+	b.shows("Runs here")
+	b.until("lines of what the machine uses", "document.querySelectorAll('[aria-label=Load] .spark polyline').length >= 2")
+	b.look("node")
+	state := func(want string) {
+		t.Helper()
+		b.until("the node is "+want, fmt.Sprintf("document.querySelector('.title .state')?.innerText.includes(%s)", quoted(want)))
+	}
+	b.press("Cordon")
+	state("cordoned")
+	b.press("Uncordon")
+	state("ready")
+	b.press("Drain")
+	b.look("drain")
+	b.press("Drain")
+	state("draining (no instance is left)")
+	b.look("node-drained")
+	b.press("Uncordon")
+	state("ready")
+	b.fill("cap-vcpus", "1.5")
+	b.press("Limit")
+	b.shows("Now: 1.5 processors.")
+	b.until("the node reports more than it counts for", "document.querySelector('.facts')?.innerText.includes('Capped')")
+	b.fill("cap-vcpus", "0")
+	b.press("Limit")
+	b.shows("There is none now.")
+
+	b.press("c1")
+	b.press("Create join token")
+	b.shows("--token-file -")
+	b.press("Open")
+	b.press("Open")
+	b.shows("all tenants")
+	b.press("Close")
+	b.press("Close")
+	b.until("the cluster is closed", "!document.body.innerText.includes('all tenants')")
+	b.fill("cap-nodes", "16")
+	b.press("Limit")
+	b.shows("Now: 16 nodes.")
+
+	b.press("Events")
+	b.choose("what", "3")
+	b.fill("filter", "JOINED")
+	b.until("only that the clusters joined is shown", `((rows) => rows.length === 2 && rows.every((r) => r.innerText.includes('joined')))([...document.querySelectorAll('[aria-label=Events] tbody tr')])`)
+	b.fill("filter", "no such text")
+	b.shows("No event matches.")
+	b.look("events-filtered")
 	b.press("Network")
 	b.shows("No node of this cluster has an overlay network.")
 	b.look("network")
 	b.press("Access")
-	b.fill("person", "acme/fred")
-	b.press("Add person")
-	b.shows("The code for the first sign-in")
-	b.until("the person is listed", `!!document.querySelector('tr[data-id="acme/fred"]')`)
+	b.choose("kind", "cluster")
+	b.fill("new-cluster", "munich")
 	b.press("Create join token")
-	b.shows("--token-file -")
-	b.look("access")
+	b.until("the line with which a cluster joins", "/cluster/.test(document.querySelector('.made code')?.innerText)")
+	b.until("the token is listed", "document.querySelector('[aria-label=\"Join tokens\"]')?.innerText.includes('munich')")
+	b.look("join")
 	b.press("API")
 	b.shows("OpenAPI document")
 	b.look("api")
 }
 
-// A provider sees no application, and the nodes of its own clusters only.
+// An administrator creates a tenant and a person, changes a person's rights, resets a password, changes the own one, and makes a
+// personal token with some of the rights, which it revokes.
+func (in *installation) administrator(t *testing.T) {
+	in.t = t
+	ctx := t.Context()
+	in.user("ada", "Admin")
+	if _, err := in.admin.SetUser(ctx, client.User{ID: "ada", Roles: []string{"Admin", "Infrastructure_Provider"}}); err != nil {
+		t.Fatal(err)
+	}
+	in.user("acme/gus", "Application_Provider")
+	b := open(t, in.URL)
+	b.signIn("ada", password)
+	b.press("Access")
+	b.fill("path", "edge")
+	b.press("Add tenant")
+	b.until("the tenant is listed", `!!document.querySelector('tr[data-id="edge"]')`)
+	b.fill("person", "edge/nina")
+	b.choose("role", "Infrastructure_Provider")
+	b.press("Add person")
+	b.until("the person is listed", `document.querySelector('tr[data-id="edge/nina"]')?.innerText.includes('has not signed in')`)
+	b.until("the code is shown", "document.querySelector('.made code')?.innerText.length > 8")
+	b.look("access")
+
+	row := `document.querySelector('tr[data-id="acme/gus"]')`
+	open := func(button string) {
+		t.Helper()
+		b.click("the button "+button, fmt.Sprintf("[...(%s?.querySelectorAll('td > .buttons > button') || [])].find((e) => e.innerText === %s)", row, quoted(button)))
+	}
+	open("Change")
+	b.click("a role", "document.querySelector('dialog[open] [value=Infrastructure_Provider]')")
+	b.look("rights")
+	b.press("Change")
+	b.until("the role is listed", row+"?.innerText.includes('Infrastructure Provider')")
+	open("Reset password")
+	b.press("Reset password")
+	b.shows("The code for acme/gus to set a new password")
+	var code string
+	b.do(chromedp.Evaluate("document.querySelector('.made code').innerText", &code))
+	const other = "another battery staple"
+	if _, err := in.client("").Redeem(ctx, api.Redeem{User: "acme/gus", Code: code, Password: other}); err != nil {
+		t.Fatalf("the code %q of the page: %v", code, err)
+	}
+
+	b.fill("name", "nightly")
+	b.click("a role of the token", "document.querySelector('[name=token-roles][value=Infrastructure_Provider]')")
+	b.fill("days", "5")
+	b.press("Create token")
+	made := "document.querySelector('[aria-label=\"Your tokens\"] .made code')"
+	b.until("the token is shown", made+"?.innerText.length > 20")
+	b.until("the token has the role and an end", `(([text]) => text && !text.includes('Admin') && text.includes('in 5 d'))([...document.querySelectorAll('[aria-label="Personal tokens"] tbody tr')].map((r) => r.innerText))`)
+	b.look("tokens")
+	var token string
+	b.do(chromedp.Evaluate(made+".innerText", &token))
+	script := in.client(token)
+	if _, _, err := script.Clusters(ctx, client.ListOptions{}); err != nil {
+		t.Errorf("the clusters with the token of the page: %v", err)
+	}
+	if _, err := script.CreateUser(ctx, "edge/eve", "Application_Provider"); !errors.Is(err, api.ErrForbidden) {
+		t.Errorf("a person is created with a token without that right: %v", err)
+	}
+	b.click("revoke the token", `document.querySelector('[aria-label="Personal tokens"] td > button')`)
+	b.press("Revoke")
+	b.shows("You have no personal token.")
+	if _, _, err := script.Clusters(ctx, client.ListOptions{}); !errors.Is(err, api.ErrUnauthenticated) {
+		t.Errorf("the clusters with a revoked token: %v", err)
+	}
+
+	b.fill("old-password", "wrong")
+	b.fill("new-password", other)
+	b.press("Change password")
+	b.shows("the present password is wrong")
+	b.forgive("403")
+	b.expectRefusals() // the change ends the session, and the page begins another
+	b.fill("old-password", password)
+	b.fill("new-password", other)
+	b.press("Change password")
+	b.shows("The password is changed.")
+	b.press("Clusters")
+	b.until("the session goes on", "document.querySelectorAll('.tree a').length > 0 && document.querySelector('.freshness').innerText.includes('live')")
+}
+
+// A provider joins a machine to its cluster with the token that the page makes, sees what runs on it, and leaves.
 func (in *installation) provider(t *testing.T) {
 	in.t = t
 	in.user("acme/pat", "Infrastructure_Provider")
 	b := open(t, in.URL)
 	b.fill("user", "acme/pat")
 	b.fill("password", password)
-	b.press("Sign in")
+	b.keys(kb.Enter)
 	b.shows("Overview")
 	b.until("pages for applications are not offered", "!document.querySelector('nav').innerText.includes('Deploy')")
-	for _, page := range []string{"Clusters", "Network", "Access", "Events"} {
+	b.look("overview-provider")
+	for _, page := range []string{"Network", "Access", "Events"} {
 		b.press(page)
 		b.until("the page is there", fmt.Sprintf("document.querySelector('h1').innerText === %s", quoted(page)))
+		b.look(strings.ToLower(page) + "-provider")
+	}
+	b.press("Clusters")
+	b.press("c2")
+	b.press("Create join token")
+	var line string
+	b.until("the line with which a machine joins", "document.querySelector('.made code')")
+	b.do(chromedp.Evaluate("document.querySelector('.made code').innerText", &line))
+	stop := in.join(line, "edge-7")
+	b.until("the machine has joined", `document.querySelector('tr[data-id="edge-7"]')?.innerText.includes('ready')`)
+	in.deployOn("edge-7")
+	b.press("edge-7")
+	b.until("the page shows what runs there", `document.querySelector('tr[data-id="acme/here.prod.web.v1#0"]')?.innerText.includes('running')`)
+	b.look("node-provider")
+	b.press("Remove")
+	b.look("leave")
+	b.press("Remove")
+	b.shows("No such node is in the cluster, or it has been removed.")
+	b.look("node-removed")
+	stop()
+	if _, err := in.admin.DeleteApp(t.Context(), "acme/here.prod", 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// join starts a node engine with the token of a line that joins a machine, as the line's script does. The returned function stops it.
+func (in *installation) join(line, name string) (stop func()) {
+	in.t.Helper()
+	token := regexp.MustCompile(`\bTL1\.[\w.-]+`).FindString(line)
+	if token == "" {
+		in.t.Fatalf("the line has no token: %s", line)
+	}
+	data := folder(in.t)
+	var out bytes.Buffer
+	c := exec.Command(os.Getenv(programs)+"/node-engine", "--data", data, "--name", name, "--runtime", "process", "--containerd-network", "host",
+		"--process-allow", os.Getenv(programs), "--process-cgroup-parent", "/treeline-browser-"+filepath.Base(data), "--cpus", "1", "--memory", "256", "--token-file", "-")
+	c.Stdin = strings.NewReader(token)
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Start(); err != nil {
+		in.t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = c.Process.Signal(os.Interrupt)
+		_ = c.Wait()
+		if in.t.Failed() {
+			in.t.Logf("node engine %s:\n%s", name, out.String())
+		}
+	})
+	in.t.Cleanup(stop)
+	return stop
+}
+
+// deployOn deploys an application of one service on a node.
+func (in *installation) deployOn(node string) {
+	in.t.Helper()
+	doc := fmt.Sprintf(`{"sla_version":"v2.0","applications":[{"application_name":"here","application_namespace":"prod","microservices":[
+		{"microservice_name":"web","microservice_namespace":"v1","virtualization":"process","code":%q,"cmd":["log","20"],"memory":16,"constraints":[{"type":"direct","node":%q}]}]}]}`,
+		in.workload, node)
+	if _, err := in.admin.Apply(in.t.Context(), []byte(doc), client.ApplyOptions{Tenant: "acme"}); err != nil {
+		in.t.Fatal(err)
 	}
 }
 
@@ -273,6 +469,13 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.shows("connected to the root")
 	b.until("the nodes are listed", "document.querySelectorAll('tr[data-id] .state.good').length > 0")
 	b.look("own")
+	b.click("wait for a node", "document.querySelector('tr[data-id] a[href^=\"#/node/\"]')")
+	b.until("lines of what the machine uses", "document.querySelectorAll('[aria-label=Load] .spark polyline').length >= 2")
+	b.look("own-node")
+	b.press("Cordon")
+	b.until("the node is cordoned", "document.querySelector('.title .state')?.innerText.includes('cordoned')")
+	b.press("Uncordon")
+	b.until("the node is ready", "document.querySelector('.title .state')?.innerText.includes('ready')")
 	b.press("Instances")
 	row := `document.querySelector('tr[data-id="acme/own.prod.web.v1#0"]')`
 	b.until("the instance runs", "!!"+row+"?.querySelector('.state.good')")
@@ -288,7 +491,15 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.press("Access")
 	b.press("Create join token")
 	b.shows("--token-file -")
+	b.press("Show operators")
+	b.shows("No other operator has a token.")
+	b.fill("operator", "night")
+	b.press("Create operator token")
+	b.until("the operator is listed", `!!document.querySelector('tr[data-id="night"]')`)
 	b.look("own-access")
+	b.click("revoke the operator's token", `document.querySelector('tr[data-id="night"] td > button')`)
+	b.press("Revoke")
+	b.shows("No other operator has a token.")
 }
 
 // deploy writes an SLA with the form, gets its faults at their lines, draws a link, sees the plan,
@@ -375,12 +586,18 @@ func (in *installation) console(t *testing.T) {
 	b.keys("exit 7\r")
 	b.shows("ended with exit code 7")
 	b.until("the access is in the events", "document.body.innerText.includes('exec /bin/sh (in a terminal) by acme/erin')")
+	instance := b.hash()
+	b.press("Events")
+	b.choose("what", "1")
+	b.until("all records of access are listed", `((rows) => rows.length >= 2 && rows.every((r) => r.innerText.includes('acme/erin')))([...document.querySelectorAll('[aria-label=Events] tbody tr')])`)
+	b.do(chromedp.Evaluate("location.hash = "+quoted(instance), nil))
+	b.shows("Each terminal is recorded in the events")
 
 	// A person who was removed meanwhile is refused.
 	b.expectRefusals()
 	if err := in.admin.DeleteUser(t.Context(), "acme/erin"); err != nil {
 		t.Fatal(err)
 	}
-	b.press("Open again")
+	b.press("Open terminal")
 	b.until("the terminal is refused", "document.body.innerText.includes('refused, or the connection broke') || document.body.innerText.includes('Sign in')")
 }

@@ -141,7 +141,7 @@ const maxTries = 3;
 /** Sends a request. It throws Refused for an answer with a problem. */
 export async function send(method: string, path: string, init: { body?: unknown; text?: string; type?: string; headers?: Record<string, string>; signal?: AbortSignal } = {}): Promise<Response> {
   const headers: Record<string, string> = { ...init.headers };
-  const open = path.startsWith('/v1/auth/') && method === 'POST' && !path.startsWith('/v1/auth/tokens') && !path.startsWith('/v1/auth/streams');
+  const open = /^\/v1\/auth\/(login|redeem|refresh|logout)$/.test(path);
   if (!open) {
     const token = await bearer();
     if (token) headers.Authorization = 'Bearer ' + token;

@@ -16,6 +16,7 @@ import { Deploy } from './pages/deploy';
 import { Events } from './pages/events';
 import { InstancePage } from './pages/instance';
 import { Network } from './pages/network';
+import { NodePage } from './pages/node';
 import { OwnAccess } from './pages/own/access';
 import { OwnEvents } from './pages/own/events';
 import { OwnInstance } from './pages/own/instance';
@@ -45,6 +46,8 @@ function OwnPage({ route }: { route: Route }) {
       return <OwnInstances />;
     case 'instance':
       return <OwnInstance key={route.id} id={route.id} />;
+    case 'node':
+      return <NodePage key={route.id} cluster="" id={route.id} />;
     case 'events':
       return <OwnEvents />;
     case 'access':
@@ -81,10 +84,10 @@ const rootLinks: [page: string, name: string][] = [
 /** What a user needs for a page to be of use. */
 const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps', kinds: 'apps', clusters: 'clusters' };
 
-const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster', kind: 'Kind', resource: 'Resource' };
+const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster', node: 'Node', kind: 'Kind', resource: 'Resource' };
 
 /** Where a page belongs in the navigation. */
-const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters', kind: 'kinds', resource: 'kinds' };
+const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters', node: 'clusters', kind: 'kinds', resource: 'kinds' };
 
 function Page({ route, user }: { route: Route; user: User }) {
   switch (route.page) {
@@ -110,6 +113,8 @@ function Page({ route, user }: { route: Route; user: User }) {
       return <Clusters />;
     case 'cluster':
       return <ClusterPage id={route.id} />;
+    case 'node':
+      return <NodePage key={route.id + ' ' + route.more} cluster={route.id} id={route.more} />;
     case 'network':
       return <Network />;
     case 'access':
@@ -149,10 +154,10 @@ function Frame({ user, out }: { user: User; out: () => void }) {
   const here = parents[route.page] || route.page;
   const title = (links.find(([p]) => p === route.page) || [])[1] || titles[route.page] || 'Treeline';
   useEffect(() => {
-    document.title = title + (route.id ? ' ' + clean(route.id) : '') + ' · Treeline';
+    document.title = title + (route.id ? ' ' + clean(route.more || route.id) : '') + ' · Treeline';
     document.getElementById('main')?.focus({ preventScroll: true });
     scrollTo(0, 0);
-  }, [route.page, route.id]);
+  }, [route.page, route.id, route.more]);
   return (
     <>
       <a class="skip" href="#main" onClick={(e) => (e.preventDefault(), document.getElementById('main')?.focus())}>

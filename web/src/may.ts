@@ -27,3 +27,8 @@ export function may(what: keyof typeof roles, tenant?: string): boolean {
   const sees = tenant === undefined || tenant === me.tenant || (me.tenant !== '' && tenant.startsWith(me.tenant + '/'));
   return sees && (admin || roles[what].some((r) => me.roles.includes(r)));
 }
+
+/** Whether the user is an administrator of the installation. */
+export function isAdmin(): boolean {
+  return me.roles.includes('Admin') && !me.tenant;
+}

@@ -1064,6 +1064,10 @@ export interface SlotDevice {
   name: string;
 }
 
+export interface SnapshotRequest {
+  recipients?: string[];
+}
+
 export interface SnapshotState {
   ready: boolean;
   size_mb: number;

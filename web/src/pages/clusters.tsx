@@ -27,7 +27,7 @@ export function Clusters() {
             { name: 'State', of: (c) => <State of={c.status} /> },
             { name: 'Report', of: (c) => <><Age of={c.heard} /> old</> },
             { name: 'Nodes', number: true, of: (c) => c.aggregate.nodes },
-            { name: 'Instances', number: true, of: (c) => c.instances },
+            { name: 'Instances', number: true, wide: true, of: (c) => c.instances },
             {
               name: 'Processors', wide: true,
               of: (c) => <Bar label="Processors" part={c.aggregate.capacity.milli_cpu - c.aggregate.free.milli_cpu} of={c.aggregate.capacity.milli_cpu} text={cpus(c.aggregate.free.milli_cpu) + ' free'} />,

@@ -44,7 +44,7 @@ export function InstancePage({ id }: { id: string }) {
               <dt>Place</dt>
               <dd>
                 cluster <a href={to('cluster', i.cluster)}><T>{i.cluster}</T></a>
-                {i.node && <>, node <T>{i.node}</T></>}
+                {i.node && <>, node <a href={to('node', i.cluster, i.node)}><T>{i.node}</T></a></>}
                 {i.stale && <span class="stale"> (the cluster does not report)</span>}
               </dd>
             </>

@@ -106,7 +106,7 @@ export function ServicePage({ id }: { id: string }) {
                 ]
               : []),
             { name: 'Cluster', of: (i) => i.cluster && <a href={to('cluster', i.cluster)}><T>{i.cluster}</T></a> },
-            ...(instances.some((i) => i.node) ? [{ name: 'Node', wide: true, of: (i: Instance) => <T>{i.node}</T> }] : []),
+            ...(instances.some((i) => i.node) ? [{ name: 'Node', wide: true, of: (i: Instance) => i.node && <a href={to('node', i.cluster, i.node)}><T>{i.node}</T></a> }] : []),
             { name: 'Address', wide: true, of: (i) => i.address && <code><T>{i.address}</T></code> },
             { name: 'Restarts', number: true, wide: true, of: (i) => i.restarts },
           ]}

@@ -36,10 +36,10 @@ export function Age({ of }: { of?: string }) {
 }
 
 const shapes: Record<string, string> = {
-  running: '●', ready: '●', active: '●', live: '●', completed: '✓', dormant: '☾', failed: '✕', dead: '✕', removed: '✕', broken: '✕', terminated: '○', offline: '✕', lost: '✕', unknown: '?',
+  running: '●', ready: '●', active: '●', live: '●', completed: '✓', dormant: '☾', failed: '✕', dead: '✕', removed: '✕', broken: '✕', terminated: '○', offline: '✕', silent: '✕', lost: '✕', unknown: '?',
 };
 const tones: Record<string, string> = {
-  running: 'good', ready: 'good', active: 'good', live: 'good', completed: 'good', dormant: 'good', failed: 'bad', dead: 'bad', removed: 'bad', broken: 'bad', offline: 'bad', lost: 'bad', terminated: 'faint',
+  running: 'good', ready: 'good', active: 'good', live: 'good', completed: 'good', dormant: 'good', failed: 'bad', dead: 'bad', removed: 'bad', broken: 'bad', offline: 'bad', silent: 'bad', lost: 'bad', terminated: 'faint',
 };
 
 /** A state by shape, text and colour. */
@@ -148,39 +148,54 @@ export function Bar({ part, of, text, label }: { part: number; of: number; text:
   );
 }
 
-/** A button that asks before it acts, and names what will happen. */
-export function Dangerous({ name, title, children, act }: { name: string; title: string; children: ComponentChildren; act: () => Promise<unknown> }) {
+/**
+ * A button that opens a dialog, which says what will happen and may have fields, and acts on a second press. plain is for what
+ * takes nothing away.
+ */
+export function Dangerous({ name, title, children, act, plain }: { name: string; title: string; children: ComponentChildren; act: (form: FormData) => Promise<unknown>; plain?: boolean }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>();
-  const run = async () => {
-    setBusy(true);
-    setError(undefined);
-    try {
-      await act();
-      dialog.current?.close();
-    } catch (e) {
-      setError(e);
-    }
-    setBusy(false);
-  };
+  const style = plain ? '' : 'danger';
   return (
     <>
-      <button type="button" class="danger" onClick={() => dialog.current?.showModal()}>
+      <button
+        type="button"
+        class={style}
+        onClick={() => {
+          setError(undefined);
+          dialog.current?.showModal();
+        }}
+      >
         {name}
       </button>
       <dialog ref={dialog} aria-label={title}>
-        <h2>{title}</h2>
-        {children}
-        <Failure of={error} />
-        <div class="actions">
-          <button type="button" onClick={() => dialog.current?.close()}>
-            Keep
-          </button>
-          <button type="button" class="danger" disabled={busy} onClick={run}>
-            {name}
-          </button>
-        </div>
+        <form
+          onSubmit={async (e) => {
+            e.preventDefault();
+            setBusy(true);
+            setError(undefined);
+            try {
+              await act(new FormData(e.currentTarget));
+              dialog.current?.close();
+            } catch (err) {
+              setError(err);
+            }
+            setBusy(false);
+          }}
+        >
+          <h2>{title}</h2>
+          {children}
+          <Failure of={error} />
+          <div class="actions">
+            <button type="button" onClick={() => dialog.current?.close()}>
+              Keep
+            </button>
+            <button type="submit" class={style} disabled={busy}>
+              {name}
+            </button>
+          </div>
+        </form>
       </dialog>
     </>
   );

@@ -11,8 +11,8 @@ function link(e: Event): string {
   return '';
 }
 
-export function EventTable({ events }: { events: Event[] }) {
-  if (events.length === 0) return <Empty command="treeline events -w">No events are kept.</Empty>;
+export function EventTable({ events, empty = 'No events are kept.', command = 'treeline events -w' }: { events: Event[]; empty?: string; command?: string }) {
+  if (events.length === 0) return <Empty command={command}>{empty}</Empty>;
   return (
     <Table
       label="Events"

@@ -1,5 +1,5 @@
 // What instances use, and what their service scales by, over time.
-import type { InstanceUsage, Service, UsagesInstanceUsage, Why } from '../types';
+import type { InstanceUsage, Service, Usage as Measured, UsagesInstanceUsage, UsagesNodeUsage, Why } from '../types';
 import { get, segment } from '../http';
 import { bytes, cpus } from '../text';
 import { DataAge, Failure, Loaded, T, Table, useLoaded } from './basics';
@@ -72,6 +72,44 @@ export function InstanceLoad({ id }: { id: string }) {
         )
       )}
       <DataAge at={usage.loaded.at} />
+    </section>
+  );
+}
+
+const halves: { of: 'machine' | 'instances'; name: string }[] = [
+  { of: 'machine', name: 'Machine' },
+  { of: 'instances', name: 'Its instances' },
+];
+
+/** What a node's machine uses, and its instances together. at is the path of the cluster's API. */
+export function NodeLoad({ at, node }: { at: string; node: string }) {
+  const loaded = useLoaded((s) => get<UsagesNodeUsage>(at + '/usage/nodes?node=' + encodeURIComponent(node), s), at + ' ' + node, refresh);
+  const now = loaded.value?.items.find((u) => u.node === node);
+  const figures = halves.map(({ of, name }) => ({ of, name, all: now ? measures.filter((m) => now[of][m.of] >= 0).map((m) => ({ ...m, now: now[of][m.of] })) : [] }));
+  const history = useHistory(
+    loaded.at,
+    figures.flatMap((h) => h.all.map((m): [string, number] => [h.of + ' ' + m.of, m.now])),
+  );
+  const top = (what: keyof Measured, of: string) => (of !== 'machine' || !now ? undefined : what === 'milli_cpu' ? now.capacity.milli_cpu : what === 'memory_bytes' ? now.capacity.memory_mb * 2 ** 20 : undefined);
+  return (
+    <section aria-label="Load">
+      <h2>Load</h2>
+      <Failure of={loaded.error} />
+      {loaded.value && !now && <p class="faint">Not measured: <T>{loaded.value.missing?.[0]?.reason || 'the node does not answer'}</T></p>}
+      <div class="halves">
+        {figures.map(
+          (h) =>
+            h.all.length > 0 && (
+              <div key={h.of}>
+                <h3>{h.name}</h3>
+                <div class="pairs load">
+                  {h.all.map((m) => [<span key={m.of}>{m.name}</span>, <Spark key={m.of + '-'} label={h.name + ': ' + m.name} values={history.get(h.of + ' ' + m.of)} top={top(m.of, h.of)} text={m.text(m.now)} />])}
+                </div>
+              </div>
+            ),
+        )}
+      </div>
+      <DataAge at={loaded.at} />
     </section>
   );
 }

@@ -6,7 +6,7 @@ import { may } from '../may';
 import { to } from '../route';
 import { clean, count, cpus } from '../text';
 import { DataAge, Failure, State, T, useLoaded } from './basics';
-import { refresh, useLoads } from './nodes';
+import { nodeURL, refresh, useLoads } from './nodes';
 import { Spark } from './spark';
 
 interface Place {
@@ -114,7 +114,7 @@ function Leaves({ cluster }: { cluster: string }) {
         {all.slice(0, maxLeaves).map((n) => (
           <li key={n.id}>
             <span class="leaf" data-node={n.id}>
-              <T>{n.id}</T> <State of={n.status} /> <Spark label="Processors in use" values={loads.get(n.id)} top={100} text={n.cpu_used_percent + ' %'} />{' '}
+              <a href={nodeURL(n)}><T>{n.id}</T></a> <State of={n.status} /> <Spark label="Processors in use" values={loads.get(n.id)} top={100} text={n.cpu_used_percent + ' %'} />{' '}
               <span class="faint">{n.memory_used_percent} % of memory, {count(n.instances, 'instance')}</span>
             </span>
           </li>

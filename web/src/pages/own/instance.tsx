@@ -21,7 +21,7 @@ export function OwnInstance({ id }: { id: string }) {
         <dl class="facts">
           {i.detail && <><dt>Detail</dt><dd><T>{i.detail}</T></dd></>}
           <dt>Node</dt>
-          <dd><T>{i.node}</T></dd>
+          <dd><a href={to('node', i.node)}><T>{i.node}</T></a></dd>
           <dt>Restarts</dt>
           <dd>{i.restarts}</dd>
         </dl>

@@ -19,7 +19,7 @@ export function OwnInstances() {
           columns={[
             { name: 'Instance', of: (i) => <a href={to('instance', i.id)}><T>{i.id}</T></a> },
             { name: 'State', of: (i) => <State of={i.state} note={i.reason} /> },
-            { name: 'Node', of: (i) => <T>{i.node}</T> },
+            { name: 'Node', of: (i) => <a href={to('node', i.node)}><T>{i.node}</T></a> },
             { name: 'Restarts', number: true, wide: true, of: (i) => i.restarts },
             { name: 'Detail', wide: true, of: (i) => <T>{i.detail}</T> },
           ]}
