@@ -457,6 +457,7 @@ func (d *description) peers(ctx context.Context, cluster api.ClusterID, n api.No
 	peers, err := d.api.NodesOf(cluster).Peers(ctx, n)
 	if err != nil {
 		d.line("Peers", "unknown: %s", err)
+		d.trouble = errors.Join(d.trouble, fmt.Errorf("peers of node %s: %w", n, err))
 		return ctx.Err()
 	}
 	d.whole.Peers = peers

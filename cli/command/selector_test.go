@@ -151,3 +151,25 @@ func TestFiltersNameThingsThatExist(t *testing.T) {
 		}
 	}
 }
+
+// TestADescriptionOfANodeThatIsAwayFails has a node whose cluster answers and whose netmanager does not.
+func TestADescriptionOfANodeThatIsAwayFails(t *testing.T) {
+	r := canned(t, func(w http.ResponseWriter, req *http.Request) {
+		switch path := req.URL.Path; path {
+		case "/v1/clusters/munich/nodes/n1":
+			say(t, w, api.Node{NodeInfo: api.NodeInfo{ID: "n1", Network: api.NetworkOverlay}, Cluster: "munich", Status: api.NodeSilent})
+		case "/v1/clusters/munich/nodes/n1/net/peers":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case "/v1/events":
+			say(t, w, api.Page[api.Event]{})
+		default:
+			t.Errorf("unexpected request %s %s", req.Method, path)
+		}
+	})
+	for _, format := range []string{"table", "json"} {
+		out, said, code := r.run("", "describe", "node", "munich/n1", "-o", format)
+		if code != 8 || !strings.Contains(out, "silent") || !strings.Contains(said, "peers of node n1") {
+			t.Errorf("-o %s: exit %d, want 8; prints %s and says %s", format, code, out, said)
+		}
+	}
+}

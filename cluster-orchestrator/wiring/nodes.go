@@ -15,8 +15,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-// dialTime is how long a node may take to dial out a stream.
-const dialTime = 10 * time.Second
+// dialTime is how long a node may take to dial out a stream. The root waits longer for the cluster, so that it gets
+// the error, which names the node.
+const dialTime = 8 * time.Second
 
 // nodes implements httpapi.Nodes.
 type nodes struct {
