@@ -42,6 +42,8 @@ var featureTexts = map[string]string{
 	FeatureMoveVolume:                "moves with local volumes",
 	FeatureVolumeCopy:                "copies of volumes",
 	FeatureVolumeSnapshot:            "CSI volumes from snapshots",
+	FeatureVolumeShared:              "CSI volumes that several instances share",
+	FeatureCSIShared:                 "CSI volumes that several instances share",
 }
 
 // FeatureText returns the name of a feature for people.
@@ -101,6 +103,9 @@ func (m Microservice) Features() []string {
 		}
 		if v.Snapshot != "" && !slices.Contains(out, FeatureVolumeSnapshot) {
 			out = append(out, FeatureVolumeSnapshot)
+		}
+		if v.Shared() && !slices.Contains(out, FeatureVolumeShared) {
+			out = append(out, FeatureVolumeShared)
 		}
 	}
 	if m.Schedule != nil {

@@ -530,7 +530,11 @@ var fieldsAfterConstraints = []Field{
 		Doc: "The snapshot of a CSI volume of the same tenant that the volume is created from (`treeline get snapshots`); its instance is placed in the cluster of the snapshot. It has no effect on an existing volume (Treeline's own).", Rule: "only with `type: csi`, of the same driver; `size` at least that of the snapshot",
 	},
 	{Pointer: volumePath + "/secrets", Type: ArrayField, Status: Refused, Until: "the operators of cluster and nodes configure the secrets of a driver (key `csi_secrets`)", Doc: "Secrets for the CSI driver."},
-	{Pointer: volumePath + "/access_mode", Type: StringField, Status: Refused, Until: "each instance has a volume of its own, with one writer", Doc: "How many nodes may use the volume."},
+	{
+		Pointer: volumePath + "/access_mode", Type: StringField, Enum: []string{"", AccessOneWriter, AccessManyWriters, AccessManyReaders}, Default: "`single_node_writer`",
+		Doc:  "Who may use the volume, in the terms of CSI. `single_node_writer`: each instance has one of its own (Kubernetes' ReadWriteOnce). `multi_node_multi_writer`: the instances of the service use one volume together, on all its nodes (ReadWriteMany). `multi_node_reader_only`: as before, and nobody writes to it (ReadOnlyMany); it has what the driver fills it with, or its `snapshot`. A shared volume belongs to its service, which stays within one cluster and is not `exclusive` (Treeline's own).",
+		Rule: "only with `type: csi`; the driver must confirm the mode; an existing volume cannot change it",
+	},
 	{Pointer: servicePath + "/environment_from", Type: ArrayField, Status: Refused, Until: "use `files`: an environment is stored with the container and can be read in /proc", Doc: "Environment variables from configs and secrets."},
 	{Pointer: servicePath + "/args", Type: ArrayField, Status: Refused, Until: "use `cmd`", Doc: "Arguments."},
 	{Pointer: servicePath + "/state", Type: StringField, Status: Refused, Until: "services store their own state", Doc: "Unused in Oakestra."},

@@ -83,7 +83,7 @@ func (m *Microservice) complete() {
 	m.completeHealth()
 	for i := range m.Volumes {
 		m.Volumes[i].complete()
-		m.Exclusive = m.Exclusive || m.Volumes[i].Type == VolumeCSI
+		m.Exclusive = m.Exclusive || m.Volumes[i].Type == VolumeCSI && !m.Volumes[i].Shared()
 	}
 	if m.Schedule != nil {
 		m.Exclusive = true // a run must not be under way twice

@@ -117,7 +117,7 @@ func serviceRule(c checker, at string, v *value) {
 			c.fault(at+"/code", fix, "code %s", wrong)
 		}
 	}
-	if csi := csiVolume(v); csi >= 0 && v.get("on_disconnect").text == string(KeepRunning) {
+	if csi := ownCSIVolume(v); csi >= 0 && v.get("on_disconnect").text == string(KeepRunning) {
 		c.fault(at+"/on_disconnect", "leave on_disconnect out, or volumes/"+itoa(csi),
 			"a service with a CSI volume cannot keep running on a node without its cluster: the volume could be in use twice")
 	} else if v.get("exclusive").truth && v.get("on_disconnect").text == string(KeepRunning) {

@@ -206,6 +206,9 @@ func scaleRule(c checker, at string, service *value) {
 		c.fault(at+"/scale", "use virtualization: container, or replicas, which treeline scale changes", "virtualization %s cannot have scale: the node does not see its connections, nor whether it is idle", virt)
 	}
 	for i, vol := range service.get("volumes").items {
+		if vol.ofCSI() && vol.shared() {
+			continue
+		}
 		if kind := cmp.Or(vol.get("type").text, vol.get("csi_driver").text); kind != VolumeEphemeral && kind != VolumeTmpfs {
 			c.fault(at+"/volumes/"+itoa(i)+"/type", "use type ephemeral, or leave scale out", "a service with scale cannot have volumes that outlive an instance (%s): its instances come and go", shorten(kind))
 		}

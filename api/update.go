@@ -42,7 +42,7 @@ type UpdatePolicy struct {
 
 // Single reports whether the service must not have an additional instance, not even during a
 // roll-out.
-func (m Microservice) Single() bool { return m.Exclusive || m.OneShot || m.KeepsData() }
+func (m Microservice) Single() bool { return m.Exclusive || m.OneShot || len(m.OwnVolumes()) > 0 }
 
 // UpdatePolicy returns how a new version of the service with a number of replicas is rolled out.
 func (m Microservice) UpdatePolicy(replicas int) UpdatePolicy {
@@ -114,7 +114,7 @@ func updateRule(c checker, at string, v *value) {
 	if v.get("exclusive").truth && !neutral(u.get("surge")) {
 		c.fault(at+"/update/surge", "leave surge out", "an exclusive service cannot have an additional instance: each one stops before its replacement starts")
 	}
-	if csi := csiVolume(v); csi >= 0 && !v.get("exclusive").truth && !neutral(u.get("surge")) {
+	if csi := ownCSIVolume(v); csi >= 0 && !v.get("exclusive").truth && !neutral(u.get("surge")) {
 		c.fault(at+"/update/surge", "leave surge out", "a service with a CSI volume cannot have an additional instance: each one stops before its replacement starts")
 	}
 	volumes := v.get("volumes")

@@ -23,6 +23,9 @@ type Volume struct {
 	ReadOnly  bool   `json:"read_only,omitempty"`
 
 	Config map[string]string `json:"config,omitempty"` // parameters for the CSI driver
+	// Access is AccessManyWriters or AccessManyReaders for a CSI volume that all instances of the service use
+	// together, and empty after ParseSLA for one that each instance has to itself.
+	Access string `json:"access_mode,omitempty"`
 	// Snapshot is the name of the snapshot that a CSI volume is created from, without its tenant, which is
 	// that of the service.
 	Snapshot string `json:"snapshot,omitempty"`
@@ -39,6 +42,20 @@ const (
 	VolumeCSIEphemeral = "csi_ephemeral"
 )
 
+// The values of Volume.Access, in the terms of the CSI specification.
+const (
+	AccessOneWriter   = "single_node_writer"
+	AccessManyWriters = "multi_node_multi_writer"
+	AccessManyReaders = "multi_node_reader_only"
+)
+
+// FeatureCSIShared is announced by nodes that mount one CSI volume for several instances. Their cluster reports
+// FeatureVolumeShared for them if it can attach volumes to several nodes, too.
+const (
+	FeatureCSIShared    = "csi_shared"
+	FeatureVolumeShared = "volume_shared"
+)
+
 // VolumeTypes are the values of Volume.Type.
 var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs, VolumeCSI, VolumeCSIEphemeral}
 
@@ -53,18 +70,56 @@ const (
 	MaxNodeVolumes  = 1024    // local volumes on one node
 )
 
-// VolumeID names a volume that outlives its instance: "<instance id>:<name>". It contains the path of the tenant, so that
-// a volume never belongs to an instance of another tenant.
+// VolumeID names a volume that outlives its instance: "<instance id>:<name>", or "<service id>:<name>" if the instances of
+// the service share it. It contains the path of the tenant, so that a volume never belongs to an instance of another tenant.
 type VolumeID string
+
+// IDFor returns the id of a volume in the SLA of an instance's service that outlives the instance.
+func (v Volume) IDFor(i InstanceID) VolumeID {
+	if v.Shared() {
+		return i.Service().Volume(v.Name)
+	}
+	return i.Volume(v.Name)
+}
+
+// Shared reports whether the instances of the service use the volume together.
+func (v Volume) Shared() bool { return v.Access != "" }
+
+// Volume returns the id of the service's shared volume of a name.
+func (s ServiceID) Volume(name string) VolumeID { return VolumeID(string(s) + ":" + name) }
 
 // Volume returns the id of the instance's local volume of a name.
 func (i InstanceID) Volume(name string) VolumeID { return VolumeID(string(i) + ":" + name) }
 
-// Instance returns the instance that the volume belongs to.
-func (v VolumeID) Instance() InstanceID { return InstanceID(beforeLast(string(v), ':')) }
+// Shared reports whether the volume belongs to a service and not to one instance.
+func (v VolumeID) Shared() bool { return !strings.Contains(string(v), "#") }
+
+// Instance returns the instance that the volume belongs to, "" if it is shared.
+func (v VolumeID) Instance() InstanceID {
+	if v.Shared() {
+		return ""
+	}
+	return InstanceID(beforeLast(string(v), ':'))
+}
+
+// Service returns the service whose instance or instances the volume belongs to.
+func (v VolumeID) Service() ServiceID {
+	if v.Shared() {
+		return ServiceID(beforeLast(string(v), ':'))
+	}
+	return v.Instance().Service()
+}
+
+// Owner describes what the volume belongs to, for people: "instance …" or "service …".
+func (v VolumeID) Owner() string {
+	if v.Shared() {
+		return "service " + string(v.Service())
+	}
+	return "instance " + string(v.Instance())
+}
 
 // Tenant returns the tenant that owns the volume.
-func (v VolumeID) Tenant() Tenant { return v.Instance().Tenant() }
+func (v VolumeID) Tenant() Tenant { return v.Service().Tenant() }
 
 // Name returns the volume's name without its tenant: "app.ns.service.ns#0:data".
 func (v VolumeID) Name() string { return afterLast(string(v), '/') }
@@ -75,16 +130,23 @@ func (v VolumeID) Label() string { return afterLast(string(v), ':') }
 // ParseVolumeID parses and validates the id of a volume. A malformed id is ErrInvalid.
 func ParseVolumeID(s string) (VolumeID, error) {
 	id := VolumeID(s)
-	if _, err := ParseInstanceID(string(id.Instance())); err != nil || !ValidMachineName(id.Label()) {
-		return "", fmt.Errorf("volume %q is not <tenant>/<app>.<ns>.<service>.<ns>#<n>:<name>: %w", s, ErrInvalid)
+	owner := string(id.Instance())
+	if id.Shared() {
+		owner = string(id.Service().Instance(0))
+	}
+	if _, err := ParseInstanceID(owner); err != nil || !ValidMachineName(id.Label()) {
+		return "", fmt.Errorf("volume %q is not <tenant>/<app>.<ns>.<service>.<ns>#<n>:<name>, without #<n> for a shared one: %w", s, ErrInvalid)
 	}
 	return id, nil
 }
 
 // VolumeFromPath reverses PathOf for a volume.
 func VolumeFromPath(segment string) VolumeID {
-	instance, name, _ := strings.Cut(segment, ":")
-	return InstanceFromPath(instance).Volume(name)
+	owner, name, _ := strings.Cut(segment, ":")
+	if !strings.Contains(owner, "#") && strings.Contains(afterLast(owner, '~'), ".") { // a service's name has dots, a number none
+		return ServiceID(FromPath(owner)).Volume(name)
+	}
+	return InstanceFromPath(owner).Volume(name)
 }
 
 // NodeVolume is a local volume that a node has. A volume counts from the first start of a workload
@@ -105,7 +167,8 @@ type NodeCSI struct {
 // VolumeStatus is a volume that outlives its instance, in the API of the root.
 type VolumeStatus struct {
 	ID       VolumeID  `json:"id"`
-	Driver   string    `json:"csi_driver,omitempty"` // empty: it is local
+	Driver   string    `json:"csi_driver,omitempty"`  // empty: it is local
+	Access   string    `json:"access_mode,omitempty"` // empty: one instance has it
 	Tenant   Tenant    `json:"tenant"`
 	Cluster  ClusterID `json:"cluster"` // where it is; its instance is only placed there
 	SizeMB   int64     `json:"size_mb"`
@@ -140,9 +203,20 @@ func (v Volume) OfDriver() bool { return v.Type == VolumeCSI || v.Type == Volume
 // KeptVolumes returns the service's volumes that outlive an instance.
 func (m Microservice) KeptVolumes() []Volume { return append(m.LocalVolumes(), m.CSIVolumes()...) }
 
-// KeepsData reports whether the service has volumes that outlive an instance. Its instances never run
-// twice, and only where their volumes are.
+// KeepsData reports whether the service has volumes that outlive an instance. Its instances run only where
+// their volumes are, and never twice if they have volumes to themselves.
 func (m Microservice) KeepsData() bool { return len(m.KeptVolumes()) > 0 }
+
+// OwnVolumes returns the service's volumes that outlive an instance and that each instance has to itself.
+func (m Microservice) OwnVolumes() []Volume {
+	return slices.DeleteFunc(m.KeptVolumes(), Volume.Shared)
+}
+
+// SharesVolumes reports whether the instances of the service use a volume together. They are in one cluster.
+func (m Microservice) SharesVolumes() bool { return slices.ContainsFunc(m.Volumes, Volume.Shared) }
+
+// InOneCluster reports whether all instances of the service are in one cluster.
+func (m Microservice) InOneCluster() bool { return m.Together() || m.SharesVolumes() }
 
 // TmpfsMB returns the sum of the service's volumes in memory.
 func (m Microservice) TmpfsMB() (sum int64) {
@@ -164,6 +238,12 @@ func (v *Volume) complete() {
 	}
 	if len(v.Config) == 0 {
 		v.Config = nil
+	}
+	if v.Access == AccessOneWriter {
+		v.Access = ""
+	}
+	if v.Access == AccessManyReaders {
+		v.ReadOnly = true
 	}
 	switch v.VolumeID = ""; {
 	case slices.Contains(BuiltInVolumes, v.Driver):
@@ -275,6 +355,9 @@ func volumeRule(c checker, at string, v *value) {
 	case is != VolumeCSIEphemeral && size.kind == "":
 		c.fault(at+"/size", "give it", "size is missing")
 	}
+	if a := v.get("access_mode").text; a != "" && a != AccessOneWriter && is != VolumeCSI && isVolumeType(is) {
+		c.fault(at+"/access_mode", "leave access_mode out, or use a CSI driver", "a volume of type %s belongs to one instance: access_mode %s is for type csi", is, shorten(a))
+	}
 	if s := v.get("snapshot").text; s != "" && isVolumeType(is) && is != VolumeCSI {
 		c.fault(at+"/snapshot", "leave snapshot out, or restore the volume with treeline restore volume", "snapshot is for CSI drivers; a volume of type %s is created empty", is)
 	} else if _, err := ParseSnapshotID("tenant/" + s); s != "" && (err != nil || strings.Contains(s, "/")) {
@@ -295,10 +378,22 @@ func volumeRule(c checker, at string, v *value) {
 
 // csiVolume returns the index of the first volume of type VolumeCSI in a service, -1 if it has none.
 func csiVolume(service *value) int {
-	return slices.IndexFunc(service.get("volumes").items, func(v value) bool {
-		d := v.get("csi_driver").text
-		return v.get("type").text == VolumeCSI || d != "" && !isVolumeType(d) && v.get("type").text != VolumeCSIEphemeral
-	})
+	return slices.IndexFunc(service.get("volumes").items, value.ofCSI)
+}
+
+// ownCSIVolume returns the index of the first volume of type VolumeCSI that each instance has to itself, -1 if there is none.
+func ownCSIVolume(service *value) int {
+	return slices.IndexFunc(service.get("volumes").items, func(v value) bool { return v.ofCSI() && !v.shared() })
+}
+
+func (v value) ofCSI() bool {
+	d := v.get("csi_driver").text
+	return v.get("type").text == VolumeCSI || d != "" && !isVolumeType(d) && v.get("type").text != VolumeCSIEphemeral
+}
+
+func (v value) shared() bool {
+	a := v.get("access_mode").text
+	return a == AccessManyWriters || a == AccessManyReaders
 }
 
 func isVolumeType(s string) bool {

@@ -50,6 +50,54 @@ func TestCSIVolumes(t *testing.T) {
 	}
 }
 
+func TestSharedCSIVolumes(t *testing.T) {
+	of := func(mode, more string) api.Microservice {
+		return volumesOf(t, `[{"name":"data","csi_driver":"csi.example.org","mount_path":"/data","size":8,"access_mode":"`+mode+`"}]`+more)
+	}
+	m := of(api.AccessManyWriters, "")
+	if m.Exclusive || m.Single() || !m.KeepsData() || !m.SharesVolumes() || !m.InOneCluster() || !slices.Equal(m.Features(), []string{"csi:csi.example.org", api.FeatureVolumeShared}) {
+		t.Errorf("got %+v with features %v, want a service of several instances that needs the driver and shared volumes", m, m.Features())
+	}
+	if v := of(api.AccessManyReaders, "").Volumes[0]; !v.ReadOnly || v.Access != api.AccessManyReaders {
+		t.Errorf("a volume for readers: got %+v, want it read-only", v)
+	}
+	if m := of(api.AccessOneWriter, ""); !m.Exclusive || m.SharesVolumes() || m.Volumes[0].Access != "" {
+		t.Errorf("a volume for one writer: got %+v, want the same as without access_mode", m)
+	}
+	m = of(api.AccessManyWriters, `,"on_disconnect":"keep","update":{"surge":1},"scale":{"min":1,"max":1}`)
+	if m.Scale == nil || m.Update == nil {
+		t.Errorf("got %+v, want what needs several instances at once", m)
+	}
+}
+
+// TestIDsOfVolumes: those of services and of instances are not mistaken for each other, also in paths.
+func TestIDsOfVolumes(t *testing.T) {
+	service := api.ServiceID("acme/eu/shop.prod.web.v1")
+	v := api.Volume{Name: "data"}
+	own := v.IDFor(service.Instance(3))
+	v.Access = api.AccessManyWriters
+	shared := v.IDFor(service.Instance(3))
+	for id, is := range map[api.VolumeID]bool{own: false, shared: true} {
+		if got, err := api.ParseVolumeID(string(id)); err != nil || got != id || id.Shared() != is || id.Service() != service || id.Tenant() != "acme/eu" || id.Label() != "data" {
+			t.Errorf("%s: got %s, %v of %s of tenant %s, shared %v", id, got, err, id.Service(), id.Tenant(), id.Shared())
+		}
+		if got := api.VolumeFromPath(api.PathOf(id)); got != id {
+			t.Errorf("path of %s: got %s", id, got)
+		}
+		if s, err := api.ParseSnapshotID(string(id.Snapshot("monday"))); err != nil || s.Volume() != id || api.SnapshotFromPath(api.PathOf(s)) != s {
+			t.Errorf("snapshot of %s: got %s, %v", id, s, err)
+		}
+	}
+	if own != "acme/eu/shop.prod.web.v1#3:data" || shared != "acme/eu/shop.prod.web.v1:data" || shared.Instance() != "" {
+		t.Errorf("ids: got %s and %s", own, shared)
+	}
+	for _, bad := range []string{"acme/shop.prod.web:data", "acme/shop.prod.web.v1", "shop.prod.web.v1:data", "acme/shop.prod.web.v1#:data", "acme/shop.prod.web.v1:", "acme/shop.prod.web.v1#x:data", "acme/shop.prod.web.v1:a:b"} {
+		if id, err := api.ParseVolumeID(bad); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("%q: got %q, %v; want ErrInvalid", bad, id, err)
+		}
+	}
+}
+
 func TestEphemeralCSIVolumes(t *testing.T) {
 	m := volumesOf(t, `[{"name":"id","type":"csi_ephemeral","csi_driver":"csi.example.org","mount_path":"/id","read_only":true,"config":{"class":"fast"}}]`)
 	want := []api.Volume{{Name: "id", Type: api.VolumeCSIEphemeral, Driver: "csi.example.org", MountPath: "/id", ReadOnly: true, Config: map[string]string{"class": "fast"}}}
@@ -104,7 +152,9 @@ func TestVolumesThatCannotBeAreRefused(t *testing.T) {
 		{volume(`type=;csi_driver="csi.example.org";config={"a":1}`), "/volumes/0/config/a", "must be a string"},
 		{volume(`type=;csi_driver="csi.example.org";config={"":"b"}`), "/volumes/0/config/", "is invalid"},
 		{volume(`type=;csi_driver="csi.example.org";secrets=["s"]`), "/volumes/0/secrets", "csi_secrets"},
-		{volume(`type=;csi_driver="csi.example.org";access_mode="shared"`), "/volumes/0/access_mode", "one writer"},
+		{volume(`type=;csi_driver="csi.example.org";access_mode="shared"`), "/volumes/0/access_mode", "cannot be"},
+		{volume(`access_mode="multi_node_multi_writer"`), "/volumes/0/access_mode", "for type csi"},
+		{`"exclusive":false,"scale":{"max":1},` + volume(`type=;csi_driver="csi.example.org"`), "/volumes/0/type", "outlive an instance"},
 		{`"update":{"surge":1},` + volume(`type=;csi_driver="csi.example.org"`), "/update/surge", "CSI volume"},
 		{`"on_disconnect":"keep",` + volume(`type=;csi_driver="csi.example.org"`), "/on_disconnect", "CSI volume"},
 		{volume(`type="csi_ephemeral";size=`), "/volumes/0/csi_driver", "csi_driver is missing"},
@@ -159,7 +209,7 @@ func TestIdOfAVolume(t *testing.T) {
 	if id.Tenant() != "acme/lab" || id.Instance() != "acme/lab/shop.prod.db.v1#2" || id.Label() != "data" || id.Name() != "shop.prod.db.v1#2:data" {
 		t.Errorf("parts of %s: got %q, %q, %q, %q", id, id.Tenant(), id.Instance(), id.Label(), id.Name())
 	}
-	for _, bad := range []string{"", ":", "acme/shop.prod.db.v1#2", "acme/shop.prod.db.v1#2:", "acme/shop.prod.db.v1#2:../x", "acme/shop.prod.db.v1#2:a/b", "acme/shop.prod.db.v1:data", "/shop.prod.db.v1#2:data"} {
+	for _, bad := range []string{"", ":", "acme/shop.prod.db.v1#2", "acme/shop.prod.db.v1#2:", "acme/shop.prod.db.v1#2:../x", "acme/shop.prod.db.v1#2:a/b", "/shop.prod.db.v1#2:data"} {
 		if got, err := api.ParseVolumeID(bad); err == nil {
 			t.Errorf("ParseVolumeID(%q): got %q, want an error", bad, got)
 		}

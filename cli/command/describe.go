@@ -213,7 +213,11 @@ func (c *cli) describeService(ctx context.Context, d *description, name string) 
 			d.line("Volume", "%s at %s: %s of %s", v.Name, v.MountPath, v.Type, v.Driver)
 			continue
 		}
-		d.line("Volume", "%s at %s: %s, %d MiB", v.Name, v.MountPath, v.Type, v.SizeMB)
+		access := ""
+		if v.Shared() {
+			access = ", shared: " + v.Access
+		}
+		d.line("Volume", "%s at %s: %s, %d MiB%s", v.Name, v.MountPath, v.Type, v.SizeMB, access)
 	}
 	d.line("Priority", "%s", m.Priority)
 	d.line("Environment", "%s", names(m.Environment)) // without values, which may be secrets

@@ -37,18 +37,23 @@ func ofVolume[T any](c *cli, reference string, all []T, of func(T) api.VolumeID)
 	if i := strings.LastIndexByte(reference, ':'); i >= 0 {
 		owner, label, named = reference[:i], reference[i+1:], true
 	}
-	var ids []string
+	var instances, services []string // that have one
 	for _, o := range all {
-		if v := of(o); !named || v.Label() == label {
-			ids = append(ids, string(v.Instance()))
+		switch v := of(o); {
+		case named && v.Label() != label:
+		case v.Shared():
+			services = append(services, string(v.Service()))
+		default:
+			instances = append(instances, string(v.Instance()))
 		}
 	}
 	best := map[string]bool{}
-	for _, id := range ref.All(ref.Instance, owner, c.tenant(), ids) {
+	for _, id := range append(ref.All(ref.Instance, owner, c.tenant(), instances), ref.All(ref.Service, owner, c.tenant(), services)...) {
 		best[id] = true
 	}
 	for _, o := range all {
-		if v := of(o); best[string(v.Instance())] && (!named || v.Label() == label) {
+		v := of(o)
+		if id, _ := strings.CutSuffix(string(v), ":"+v.Label()); best[id] && (!named || v.Label() == label) {
 			found = append(found, o)
 		}
 	}
@@ -107,7 +112,13 @@ func (c *cli) describeVolume(ctx context.Context, d *description, name string) e
 	}
 	d.of(string(v.ID), v)
 	d.line("Volume", "%s", v.ID)
-	d.line("Instance", "%s, which %s it", v.ID.Instance(), map[bool]string{true: "has", false: "does not use"}[v.InUse])
+	uses := map[bool]string{true: "has", false: "does not use"}[v.InUse]
+	if v.ID.Shared() {
+		d.line("Service", "%s, which %s it", v.ID.Service(), uses)
+		d.line("Access", "%s", v.Access)
+	} else {
+		d.line("Instance", "%s, which %s it", v.ID.Instance(), uses)
+	}
 	d.line("Cluster", "%s", v.Cluster)
 	d.line("Type", "%s", cmp.Or(v.Driver, api.VolumeLocal))
 	d.line("Size", "%d MiB", v.SizeMB)

@@ -340,6 +340,7 @@ var Volumes = Table[api.VolumeStatus]{
 		{Header: "NAME", Cell: func(p Printer, v api.VolumeStatus) string { return p.Short(string(v.ID)) }},
 		{Header: "TYPE", Cell: func(_ Printer, v api.VolumeStatus) string { return cmp.Or(v.Driver, api.VolumeLocal) }},
 		{Header: "SIZE", Cell: func(_ Printer, v api.VolumeStatus) string { return fmt.Sprintf("%d MiB", v.SizeMB) }},
+		{Header: "ACCESS", Wide: true, Cell: func(_ Printer, v api.VolumeStatus) string { return cmp.Or(v.Access, api.AccessOneWriter) }},
 		{Header: "IN USE", Cell: func(_ Printer, v api.VolumeStatus) string { return map[bool]string{true: "yes", false: "no"}[v.InUse] }},
 		{Header: "CLUSTER", Cell: func(_ Printer, v api.VolumeStatus) string { return string(v.Cluster) }},
 		{Header: "AGE", Cell: func(p Printer, v api.VolumeStatus) string { return p.Age(v.Created) }},

@@ -57,7 +57,7 @@ func (w *world) attached(in api.Instance) {
 	}
 	for _, step := range []Input{
 		BeginVolume{Node: in.Node, WantVolume: want},
-		VolumeCreated{ID: want.Volume(), Handle: "v1", Topology: []map[string]string{at.Topology}},
+		VolumeCreated{ID: want.Instance.Volume(want.Name), Handle: "v1", Topology: []map[string]string{at.Topology}},
 		AttachVolume{Node: in.Node, WantVolume: want},
 	} {
 		if eff := w.step(step); eff.Err != nil {
@@ -139,5 +139,137 @@ func TestNodesWithADriverThatTheClusterLacksAreLeftOut(t *testing.T) {
 	ex, _ := w.c.Why(web.Instance(0))
 	if len(ex.Causes) != 1 || ex.Causes[0].Constraint != sched.ConstraintFeatures || !strings.Contains(ex.Causes[0].Detail, csiDriver) {
 		t.Errorf("why: got %+v, want the driver", ex)
+	}
+}
+
+func withSharedCSI() api.Microservice {
+	m := spec(1, 100)
+	m.Volumes = []api.Volume{{Name: "data", Type: api.VolumeCSI, Driver: csiDriver, MountPath: "/data", SizeMB: 64, Access: api.AccessManyWriters}}
+	return m
+}
+
+func newSharingWorld(t *testing.T, nodes int) *world {
+	w := newCSIWorld(t, nodes)
+	for id := range w.nodes {
+		w.describes(id, func(info *api.NodeInfo) {
+			info.Features = []string{api.FeatureOfCSI(csiDriver), api.FeatureCSIShared}
+		})
+	}
+	w.beat()
+	return w
+}
+
+func (w *world) attaches(in api.Instance) error {
+	return w.step(AttachVolume{Node: in.Node, WantVolume: wantOf(in)}).Err
+}
+
+// TestSharedVolumeIsAttachedForItsInstances: for those that a node has, and no others, also after a restart.
+func TestSharedVolumeIsAttachedForItsInstances(t *testing.T) {
+	w := newSharingWorld(t, 4)
+	w.wants(assignment(0, 1, withSharedCSI()), assignment(1, 1, withSharedCSI()), assignment(2, 1, withSharedCSI()))
+	w.beat()
+	first, second, third := w.at(0), w.at(1), w.at(2)
+	if first.Node == "" || second.Node == "" || first.Node == second.Node {
+		t.Fatalf("instances are on %q and %q, want them on two nodes at once", first.Node, second.Node)
+	}
+	id := web.Volume("data")
+	for _, step := range []Input{
+		BeginVolume{Node: first.Node, WantVolume: wantOf(first)},
+		BeginVolume{Node: second.Node, WantVolume: wantOf(second)},
+		VolumeCreated{ID: id, Handle: "v1"},
+	} {
+		if err := w.step(step).Err; err != nil {
+			t.Fatalf("%T: %v", step, err)
+		}
+	}
+	for _, in := range []api.Instance{first, second, third} {
+		if err := w.attaches(in); err != nil {
+			t.Fatalf("attach for %s: %v", in.ID, err)
+		}
+	}
+	for n := range 3 {
+		if o, _ := w.c.place.Observed(web.Instance(n)); !o.Volumes {
+			t.Errorf("instance %d: it is not reported to have volumes", n)
+		}
+	}
+	w.restart()
+	w.pass(defaultDead)
+	if r, ok := w.c.CSIVolume(id); !ok || r.Nodes[first.Node].For[first.ID] != first.Epoch || r.Nodes[second.Node].NodeID != "csi-"+string(second.Node) || r.Node != "" {
+		t.Errorf("volume after a restart: got %+v", r)
+	}
+	var idle api.NodeID
+	for n := range w.nodes {
+		if n != first.Node && n != second.Node && n != third.Node {
+			idle = n
+		}
+	}
+	stranger := wantOf(first)
+	stranger.Instance = "evil/shop.prod.web.prod#0"
+	older := wantOf(first)
+	older.Epoch--
+	for what, in := range map[string]Input{
+		"a node without an instance":     AttachVolume{Node: idle, WantVolume: wantOf(first)},
+		"a node with another instance":   AttachVolume{Node: second.Node, WantVolume: wantOf(first)},
+		"an instance of another tenant":  AttachVolume{Node: first.Node, WantVolume: stranger},
+		"the beginning of another's one": BeginVolume{Node: idle, WantVolume: stranger},
+		"an earlier placement":           AttachVolume{Node: first.Node, WantVolume: older},
+	} {
+		if err := w.step(in).Err; !errors.Is(err, api.ErrNotFound) {
+			t.Errorf("%s: got %v, want ErrNotFound", what, err)
+		}
+	}
+	if err := w.c.DeletableCSI(id); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "service") {
+		t.Errorf("delete it while it is in use: got %v, want ErrConflict", err)
+	}
+
+	// A release of an earlier placement is late, and one of another node is a lie.
+	w.step(VolumeReleased{ID: id, Node: first.Node, Key: older.Key})
+	w.step(VolumeReleased{ID: id, Node: second.Node, Key: wantOf(first).Key})
+	if r, _ := w.c.CSIVolume(id); r.Unused(first.Node) || r.Nodes[first.Node].For[first.ID] != first.Epoch {
+		t.Errorf("volume after releases that are not due: got %+v", r)
+	}
+	w.step(VolumeReleased{ID: id, Node: first.Node, Key: wantOf(first).Key})
+	if r, _ := w.c.CSIVolume(id); r.Nodes[first.Node].For[first.ID] != 0 || r.Unused(second.Node) {
+		t.Errorf("volume after a release: got %+v", r)
+	}
+	w.step(VolumeDetached{ID: id, Node: first.Node})
+	if r, _ := w.c.CSIVolume(id); len(r.Nodes) == 0 || r.Nodes[first.Node].NodeID != "" {
+		t.Errorf("volume after it is detached from one node: got %+v", r)
+	}
+	if gone := w.c.GoneFrom(id); len(gone) > 0 {
+		t.Errorf("attached to nodes that are gone: %v", gone)
+	}
+
+	w.drops(web.Instance(0), web.Instance(1), web.Instance(2))
+	w.pass(time.Minute)
+	if err := w.c.DeletableCSI(id); err != nil {
+		t.Errorf("delete it without instances: %v", err)
+	}
+}
+
+// TestSharedVolumesNeedNodesThatMountThem: a node of an earlier release would stage the volume twice.
+func TestSharedVolumesNeedNodesThatMountThem(t *testing.T) {
+	w := newCSIWorld(t, 1)
+	w.wants(assignment(0, 1, withSharedCSI()))
+	w.beat()
+	if in := w.at(0); in.Node != "" {
+		t.Errorf("it is on %s, whose node cannot share volumes", in.Node)
+	}
+	ex, _ := w.c.Why(web.Instance(0))
+	if len(ex.Causes) != 1 || ex.Causes[0].Constraint != sched.ConstraintFeatures || !strings.Contains(ex.Causes[0].Detail, "several instances share") {
+		t.Errorf("why: got %+v, want the feature", ex)
+	}
+}
+
+// TestADriverCannotGiveOneVolumeToTwoServices: its answer has the id of another volume.
+func TestADriverCannotGiveOneVolumeToTwoServices(t *testing.T) {
+	w := newCSIWorld(t, 2)
+	w.wants(assignment(0, 1, withCSI()), assignment(1, 1, withCSI()))
+	w.beat()
+	w.attached(w.at(0))
+	other := wantOf(w.at(1))
+	w.step(BeginVolume{Node: w.at(1).Node, WantVolume: other})
+	if err := w.step(VolumeCreated{ID: other.Instance.Volume("data"), Handle: "v1"}).Err; !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a second volume with the same id: got %v, want ErrConflict", err)
 	}
 }

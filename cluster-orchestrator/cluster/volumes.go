@@ -6,6 +6,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -25,6 +26,10 @@ type (
 		Context  map[string]string
 		Topology []map[string]string
 	}
+	// VolumeRefused records that the driver has refused to create a volume, so that there is none.
+	VolumeRefused struct{ ID api.VolumeID }
+	// VolumeConfirmed records that the driver has confirmed the access mode of a shared volume.
+	VolumeConfirmed struct{ ID api.VolumeID }
 	// VolumeGrown records that the driver has expanded a volume. OnNode: the node has to do so, too.
 	VolumeGrown struct {
 		ID     api.VolumeID
@@ -36,6 +41,12 @@ type (
 	AttachVolume struct {
 		Node api.NodeID
 		wire.WantVolume
+	}
+	// VolumeReleased records that a node has nothing of a shared volume mounted for a placement any more.
+	VolumeReleased struct {
+		ID   api.VolumeID
+		Node api.NodeID
+		wire.Key
 	}
 	// VolumeDetached records that a volume is not attached to a node any more.
 	VolumeDetached struct {
@@ -75,16 +86,29 @@ func (in BeginVolume) apply(c *Core) error {
 	if err != nil {
 		return err
 	}
-	if err := c.volumes.Begin(in.Volume(), v.Driver, v.SizeMB, v.SnapshotOf(in.Instance.Tenant())); err != nil {
+	id := v.IDFor(in.Instance)
+	if err := c.volumes.Begin(id, v); err != nil {
 		return err
 	}
-	c.showVolume(in.Volume())
+	c.showVolume(id)
 	return nil
 }
 
 func (in VolumeCreated) apply(c *Core) error {
-	c.volumes.Created(in.ID, in.Handle, in.Context, in.Topology)
+	if err := c.volumes.Created(in.ID, in.Handle, in.Context, in.Topology); err != nil {
+		return err
+	}
 	c.showVolume(in.ID)
+	return nil
+}
+
+func (in VolumeRefused) apply(c *Core) error {
+	c.volumes.Refused(in.ID)
+	return nil
+}
+
+func (in VolumeConfirmed) apply(c *Core) error {
+	c.volumes.Confirmed(in.ID)
 	return nil
 }
 
@@ -94,11 +118,16 @@ func (in VolumeGrown) apply(c *Core) error {
 }
 
 func (in AttachVolume) apply(c *Core) error {
-	_, at, err := c.place.VolumeOf(in.Node, in.WantVolume)
+	v, at, err := c.place.VolumeOf(in.Node, in.WantVolume)
 	if err != nil {
 		return err
 	}
-	return c.volumes.Attach(in.Volume(), in.Node, at.NodeID, in.Epoch)
+	return c.volumes.Attach(v.IDFor(in.Instance), in.Node, at.NodeID, in.Instance, in.Epoch)
+}
+
+func (in VolumeReleased) apply(c *Core) error {
+	c.volumes.Released(in.ID, in.Node, in.Instance, in.Epoch)
+	return nil
 }
 
 func (in VolumeDetached) apply(c *Core) error {
@@ -142,7 +171,7 @@ func (c *Core) DeletableSnapshot(id api.SnapshotID) error { return c.volumes.Del
 // DeletableCSI returns ErrConflict while a CSI volume cannot be deleted.
 func (c *Core) DeletableCSI(id api.VolumeID) error {
 	if _, used := c.Volume(id); used {
-		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+		return fmt.Errorf("delete volume %s: %s has it: %w", id, id.Owner(), api.ErrConflict)
 	}
 	return c.volumes.Deletable(id)
 }
@@ -150,6 +179,17 @@ func (c *Core) DeletableCSI(id api.VolumeID) error {
 func (in VolumesCopied) apply(c *Core) error {
 	c.place.MoveResult(in.Result)
 	return nil
+}
+
+// GoneFrom returns the nodes that a shared volume is attached to and that the cluster does not have any more.
+func (c *Core) GoneFrom(id api.VolumeID) (gone []api.NodeID) {
+	r, _ := c.volumes.Get(id)
+	for _, n := range step.Keys(r.Nodes) {
+		if _, has := c.Node(n); !has {
+			gone = append(gone, n)
+		}
+	}
+	return gone
 }
 
 // MoveTasks returns what is to be copied and deleted for moves with volumes.

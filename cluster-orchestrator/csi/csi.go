@@ -12,10 +12,13 @@ import (
 	"log/slog"
 	"sync"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
 	"github.com/treeline-edge/treeline/internal/csi"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -87,11 +90,14 @@ func (c *Controller) do(ctx context.Context, in cluster.Input) error {
 	return c.opt.Owner.Do(ctx, in, nil)
 }
 
-// Attach creates the volume of a placement if it does not exist, makes it as large as the SLA says,
-// detaches it from an earlier node, and attaches it to the placement's node. The core never has a placement
-// while an earlier one may run.
+// Attach creates the volume of a placement if it does not exist, makes it as large as the SLA says, and attaches it to
+// the placement's node. One that the placement has to itself is detached from an earlier node first: the core never has
+// a placement while an earlier one may run. A shared one is detached from nodes that have been removed.
 func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVolume) (out wire.VolumeAttached, err error) {
-	id := w.Volume()
+	id, err := c.idOf(ctx, node, w)
+	if err != nil {
+		return out, err
+	}
 	unlock, err := c.lock(ctx, string(id))
 	if err != nil {
 		return out, err
@@ -103,12 +109,17 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 	var v api.Volume
 	var at api.NodeCSI
 	var r volumes.Record
+	var gone []api.NodeID
 	var failed error
 	if err := c.opt.Owner.Read(ctx, func() {
 		v, at, failed = c.opt.Core.VolumeOf(node, w)
 		r, _ = c.opt.Core.CSIVolume(id)
+		gone = c.opt.Core.GoneFrom(id)
 	}); err != nil || failed != nil {
 		return out, errors.Join(err, failed)
+	}
+	if r.ID != v.IDFor(w.Instance) {
+		return out, fmt.Errorf("volume %s of %s has another access_mode since this moment: %w", w.Name, w.Instance, api.ErrConflict)
 	}
 	d, err := c.driver(r.Driver)
 	if err != nil {
@@ -123,13 +134,26 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 			return out, err
 		}
 	}
+	if r.Access != "" && !r.Confirmed {
+		if err := d.Confirm(ctx, id.Tenant(), csi.Volume{Handle: r.Handle, Context: r.Context, Access: r.Access}, v.Config); err != nil {
+			return out, err
+		}
+		if err := c.do(ctx, cluster.VolumeConfirmed{ID: id}); err != nil {
+			return out, err
+		}
+	}
 	if v.SizeMB > r.SizeMB {
 		if err := c.expand(ctx, d, can, &r, v.SizeMB); err != nil {
 			return out, err
 		}
 	}
 	if r.Node != "" && r.Node != node {
-		if err := c.detach(ctx, d, can, r); err != nil {
+		if err := c.detach(ctx, d, can, r, r.Node, r.NodeID); err != nil {
+			return out, err
+		}
+	}
+	for _, n := range gone {
+		if err := c.detach(ctx, d, can, r, n, r.Nodes[n].NodeID); err != nil {
 			return out, err
 		}
 	}
@@ -138,12 +162,25 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 	}
 	out = wire.VolumeAttached{Handle: r.Handle, Context: r.Context, SizeMB: r.SizeMB, Expand: r.Expand}
 	if can.Attach {
-		out.Attachment, err = d.Attach(ctx, id.Tenant(), csi.Volume{Handle: r.Handle, Context: r.Context}, at.NodeID, v.ReadOnly && can.ReadOnly)
+		// All placements on a node attach a shared volume alike, so that read_only of the SLA, which may change, has no part in it.
+		readOnly := v.ReadOnly && !v.Shared() || v.Access == api.AccessManyReaders
+		out.Attachment, err = d.Attach(ctx, id.Tenant(), csi.Volume{Handle: r.Handle, Context: r.Context, Access: r.Access}, at.NodeID, readOnly && can.ReadOnly)
 	}
 	if err == nil {
 		c.opt.Log.Info("CSI volume attached", "volume", id, "driver", r.Driver, "node", node)
 	}
 	return out, err
+}
+
+// idOf returns the id of the volume of a placement. It fails with ErrNotFound if the node does not have the placement.
+func (c *Controller) idOf(ctx context.Context, node api.NodeID, w wire.WantVolume) (id api.VolumeID, err error) {
+	var failed error
+	err = c.opt.Owner.Read(ctx, func() {
+		var v api.Volume
+		v, _, failed = c.opt.Core.VolumeOf(node, w)
+		id = v.IDFor(w.Instance)
+	})
+	return id, errors.Join(err, failed)
 }
 
 // nameOf returns the name under which the driver creates a volume, or a snapshot of a volume. It is the same
@@ -157,7 +194,10 @@ func (c *Controller) create(ctx context.Context, d *csi.Driver, can csi.Controll
 	if !can.Create {
 		return fmt.Errorf("CSI driver %s cannot create volumes: %w", r.Driver, api.ErrInvalid)
 	}
-	got, err := d.Create(ctx, r.ID.Tenant(), csi.NewVolume{Name: c.nameOf(string(r.ID)), Bytes: r.SizeMB << 20, Parameters: v.Config, Near: at.Topology, Snapshot: r.Source})
+	got, err := d.Create(ctx, r.ID.Tenant(), csi.NewVolume{Name: c.nameOf(string(r.ID)), Bytes: r.SizeMB << 20, Access: r.Access, Parameters: v.Config, Near: at.Topology, Snapshot: r.Source})
+	if refused(err) {
+		return errors.Join(err, c.do(ctx, cluster.VolumeRefused{ID: r.ID}))
+	}
 	if err != nil {
 		return err
 	}
@@ -169,11 +209,17 @@ func (c *Controller) create(ctx context.Context, d *csi.Driver, can csi.Controll
 	return nil
 }
 
+// refused reports whether a driver has refused a request as such, so that it did nothing.
+func refused(err error) bool {
+	e, ok := errors.AsType[*csi.Error](err)
+	return ok && (e.Code == codes.InvalidArgument || e.Code == codes.OutOfRange || e.Code == codes.Unimplemented)
+}
+
 func (c *Controller) expand(ctx context.Context, d *csi.Driver, can csi.ControllerService, r *volumes.Record, sizeMB int64) error {
 	if !can.Expand {
 		return fmt.Errorf("volume %s has %d MiB, and CSI driver %s cannot expand it to %d MiB: %w", r.ID, r.SizeMB, r.Driver, sizeMB, api.ErrInvalid)
 	}
-	onNode, err := d.Expand(ctx, r.ID.Tenant(), r.Handle, sizeMB<<20)
+	onNode, err := d.Expand(ctx, r.ID.Tenant(), csi.Volume{Handle: r.Handle, Access: r.Access}, sizeMB<<20)
 	if err != nil {
 		return err
 	}
@@ -181,30 +227,48 @@ func (c *Controller) expand(ctx context.Context, d *csi.Driver, can csi.Controll
 	return c.do(ctx, cluster.VolumeGrown{ID: r.ID, SizeMB: sizeMB, OnNode: onNode})
 }
 
-func (c *Controller) detach(ctx context.Context, d *csi.Driver, can csi.ControllerService, r volumes.Record) error {
+func (c *Controller) detach(ctx context.Context, d *csi.Driver, can csi.ControllerService, r volumes.Record, node api.NodeID, nodeID string) error {
 	if can.Attach {
-		if err := d.Detach(ctx, r.ID.Tenant(), r.Handle, r.NodeID); err != nil {
+		if err := d.Detach(ctx, r.ID.Tenant(), r.Handle, nodeID); err != nil {
 			return err
 		}
 	}
-	if err := c.do(ctx, cluster.VolumeDetached{ID: r.ID, Node: r.Node}); err != nil {
+	if err := c.do(ctx, cluster.VolumeDetached{ID: r.ID, Node: node}); err != nil {
 		return err
 	}
-	c.opt.Log.Info("CSI volume detached", "volume", r.ID, "driver", r.Driver, "node", r.Node)
+	c.opt.Log.Info("CSI volume detached", "volume", r.ID, "driver", r.Driver, "node", node)
 	return nil
 }
 
 // Detach detaches a volume from a node that has nothing of the placement mounted any more. It succeeds if
-// the volume is attached for another placement or does not exist.
+// the volume is attached for another placement or does not exist. The placement may have ended, so that its SLA does not
+// tell whether the volume was shared: a node has at most one of the two.
 func (c *Controller) Detach(ctx context.Context, node api.NodeID, w wire.WantVolume) error {
-	unlock, err := c.lock(ctx, string(w.Volume()))
+	own, shared := w.IDs()
+	return errors.Join(c.detachFrom(ctx, node, own, w.Key), c.detachFrom(ctx, node, shared, w.Key))
+}
+
+func (c *Controller) detachFrom(ctx context.Context, node api.NodeID, id api.VolumeID, k wire.Key) error {
+	unlock, err := c.lock(ctx, string(id))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, ok, err := c.record(ctx, w.Volume())
-	if err != nil || !ok || r.Node != node || r.Epoch > w.Epoch {
+	r, ok, err := c.record(ctx, id)
+	if err != nil || !ok {
 		return err
+	}
+	nodeID := r.NodeID
+	if r.Access != "" {
+		if err := c.do(ctx, cluster.VolumeReleased{ID: id, Node: node, Key: k}); err != nil {
+			return err
+		}
+		if r, _, err = c.record(ctx, id); err != nil || !r.Unused(node) {
+			return err
+		}
+		nodeID = r.Nodes[node].NodeID
+	} else if r.Node != node || r.Epoch > k.Epoch {
+		return nil
 	}
 	d, err := c.driver(r.Driver)
 	if err != nil {
@@ -214,7 +278,7 @@ func (c *Controller) Detach(ctx context.Context, node api.NodeID, w wire.WantVol
 	if err != nil {
 		return err
 	}
-	return c.detach(ctx, d, can, r)
+	return c.detach(ctx, d, can, r, node, nodeID)
 }
 
 // Delete detaches and deletes a volume that no instance has. It fails with ErrNotFound if there is none.
@@ -243,8 +307,11 @@ func (c *Controller) Delete(ctx context.Context, id api.VolumeID) error {
 	if err != nil {
 		return err
 	}
+	if r.Handle == "" && r.Refused {
+		return c.do(ctx, cluster.VolumeDeleted{ID: id})
+	}
 	if r.Handle == "" { // a creation whose answer was lost
-		v, err := d.Create(ctx, id.Tenant(), csi.NewVolume{Name: c.nameOf(string(id)), Bytes: r.SizeMB << 20, Snapshot: r.Source})
+		v, err := d.Create(ctx, id.Tenant(), csi.NewVolume{Name: c.nameOf(string(id)), Bytes: r.SizeMB << 20, Access: r.Access, Snapshot: r.Source})
 		if r.Source != "" && errors.Is(err, api.ErrNotFound) {
 			return c.do(ctx, cluster.VolumeDeleted{ID: id}) // its snapshot was deleted meanwhile, so that it was not created
 		}
@@ -257,7 +324,12 @@ func (c *Controller) Delete(ctx context.Context, id api.VolumeID) error {
 		}
 	}
 	if r.Node != "" {
-		if err := c.detach(ctx, d, can, r); err != nil {
+		if err := c.detach(ctx, d, can, r, r.Node, r.NodeID); err != nil {
+			return err
+		}
+	}
+	for _, n := range step.Keys(r.Nodes) {
+		if err := c.detach(ctx, d, can, r, n, r.Nodes[n].NodeID); err != nil {
 			return err
 		}
 	}

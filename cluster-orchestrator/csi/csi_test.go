@@ -87,12 +87,17 @@ func (r *rig) do(in cluster.Input) {
 }
 
 func newRig(t *testing.T, timeout time.Duration) *rig {
+	return newRigOf(t, timeout, csidriver.Options{})
+}
+
+func newRigOf(t *testing.T, timeout time.Duration, o csidriver.Options) *rig {
 	dir, err := os.MkdirTemp("", "csi-") // short, for the socket
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(csidriver.Options{Name: driverName, Dir: dir, Uploads: 1})}
+	o.Name, o.Dir, o.Uploads = driverName, dir, 1
+	r := &rig{t: t, docs: map[string]store.Doc{}, storage: csidriver.NewStorage(o)}
 	secrets := filepath.Join(dir, "secrets.yaml")
 	if err := os.WriteFile(secrets, []byte("all: {password: "+password+"}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -115,7 +120,7 @@ func newRig(t *testing.T, timeout time.Duration) *rig {
 	r.start()
 	info := api.NodeInfo{
 		ID: "n1", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 4000, MemoryMB: 4096}, Runtimes: []string{"container"}, Network: api.NetworkOverlay,
-		Features: []string{api.FeatureOfCSI(driverName)}, CSI: []api.NodeCSI{{Driver: driverName, NodeID: "csi-n1"}},
+		Features: []string{api.FeatureOfCSI(driverName), api.FeatureCSIShared}, CSI: []api.NodeCSI{{Driver: driverName, NodeID: "csi-n1"}},
 	}
 	r.do(cluster.JoinNode{Info: info})
 	r.seq++
@@ -214,7 +219,7 @@ func (r *rig) deleted(w wire.WantVolume) {
 	r.t.Helper()
 	r.wants(0)
 	r.report()
-	if err := r.Delete(r.t.Context(), w.Volume()); err != nil {
+	if err := r.Delete(r.t.Context(), w.Instance.Volume(w.Name)); err != nil {
 		r.t.Fatalf("delete: %v", err)
 	}
 	if v := r.storage.Volumes(); len(v) > 0 {
@@ -232,7 +237,7 @@ func TestVolumeIsCreatedAttachedGrownAndDeleted(t *testing.T) {
 	w := r.wants(64)
 	r.attached(w, 64)
 	r.attached(w, 64) // again
-	if err := r.Delete(t.Context(), w.Volume()); !errors.Is(err, api.ErrConflict) {
+	if err := r.Delete(t.Context(), w.Instance.Volume(w.Name)); !errors.Is(err, api.ErrConflict) {
 		t.Errorf("delete a volume in use: got %v, want ErrConflict", err)
 	}
 	for _, stale := range []wire.WantVolume{
@@ -290,7 +295,7 @@ func TestControllerFailures(t *testing.T) {
 					r.attached(w, 64)
 					r.wants(0)
 					r.report()
-					act = func() error { return r.Delete(t.Context(), w.Volume()) }
+					act = func() error { return r.Delete(t.Context(), w.Instance.Volume(w.Name)) }
 				}
 				r.server.Set(method, f)
 				if err := act(); err == nil || !strings.Contains(err.Error(), driverName) || !strings.Contains(err.Error(), method) || strings.Contains(err.Error(), password) {
@@ -299,7 +304,7 @@ func TestControllerFailures(t *testing.T) {
 				r.server.Set(method, csidriver.Fault{})
 				if method == "DeleteVolume" {
 					r.start()
-					if err := r.Delete(t.Context(), w.Volume()); err != nil || len(r.storage.Volumes()) > 0 {
+					if err := r.Delete(t.Context(), w.Instance.Volume(w.Name)); err != nil || len(r.storage.Volumes()) > 0 {
 						t.Errorf("delete: got %v, volumes %v", err, r.storage.Volumes())
 					}
 					return
@@ -317,7 +322,7 @@ func TestRecordsAreSavedBeforeTheDriverIsCalled(t *testing.T) {
 	r := newRig(t, time.Minute)
 	w := r.wants(64)
 	saved := func() (out struct{ Handle, Node string }) {
-		if d, ok := r.docs["csi_volume/"+string(w.Volume())]; ok {
+		if d, ok := r.docs["csi_volume/"+string(w.Instance.Volume(w.Name))]; ok {
 			_ = json.Unmarshal(d.Data, &out)
 		}
 		return out
@@ -328,7 +333,7 @@ func TestRecordsAreSavedBeforeTheDriverIsCalled(t *testing.T) {
 			t.Fatal("attach succeeds")
 		}
 		r.server.Set(method, csidriver.Fault{})
-		if _, ok := r.docs["csi_volume/"+string(w.Volume())]; !ok || method == "ControllerPublishVolume" && saved().Node != "n1" {
+		if _, ok := r.docs["csi_volume/"+string(w.Instance.Volume(w.Name))]; !ok || method == "ControllerPublishVolume" && saved().Node != "n1" {
 			t.Errorf("record after %s failed: got %+v, %v", method, saved(), ok)
 		}
 	}
@@ -369,7 +374,7 @@ func TestVolumeIsCreatedFromASnapshotOfADeletedOne(t *testing.T) {
 	}
 	r.wants(0)
 	r.report()
-	if err := r.Delete(t.Context(), w.Volume()); err != nil {
+	if err := r.Delete(t.Context(), w.Instance.Volume(w.Name)); err != nil {
 		t.Fatal(err)
 	}
 	r.from = strings.TrimPrefix(string(monday), "acme/")
@@ -443,7 +448,7 @@ func TestSnapshotFailures(t *testing.T) {
 					if method == "CreateSnapshot" {
 						r.wants(0)
 						r.report()
-						if err := r.Delete(t.Context(), w.Volume()); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "not complete") {
+						if err := r.Delete(t.Context(), w.Instance.Volume(w.Name)); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "not complete") {
 							t.Errorf("delete the volume of a snapshot that is not complete: got %v, want ErrConflict", err)
 						}
 						if repeat {
@@ -484,7 +489,7 @@ func TestClusterBoundsTheSnapshotsOfATenant(t *testing.T) {
 	w := r.wants(64)
 	r.attached(w, 64)
 	for i := range api.MaxSnapshots {
-		r.do(cluster.BeginSnapshot{ID: w.Volume().Snapshot(fmt.Sprintf("s%d", i))})
+		r.do(cluster.BeginSnapshot{ID: w.Instance.Volume(w.Name).Snapshot(fmt.Sprintf("s%d", i))})
 	}
 	if err := r.Do(t.Context(), cluster.BeginSnapshot{ID: monday}, nil); !errors.Is(err, api.ErrTooMany) {
 		t.Errorf("one more: got %v, want ErrTooMany", err)

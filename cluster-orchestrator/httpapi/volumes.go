@@ -79,6 +79,9 @@ func (a *API) volumeFor(ctx context.Context, r wire.StreamRequest) (at api.NodeI
 	if err != nil {
 		return "", err
 	}
+	if id.Shared() {
+		return "", access.OfDriver(r.Kind, id)
+	}
 	if id.Instance() != r.Instance {
 		return "", fmt.Errorf("%s of volume %s for %s: %w", r.Kind, id, r.Instance, api.ErrInvalid)
 	}
@@ -163,7 +166,7 @@ func (a *API) deleteVolume(ctx context.Context, p rights.Principal, in *volumeIn
 	}
 	switch {
 	case used:
-		return fmt.Errorf("delete volume %s: instance %s has it: %w", id, id.Instance(), api.ErrConflict)
+		return fmt.Errorf("delete volume %s: %s has it: %w", id, id.Owner(), api.ErrConflict)
 	case csi && a.opt.CSI == nil:
 		return fmt.Errorf("delete volume %s: this cluster has no CSI drivers in its configuration (key csi): %w", id, api.ErrUnavailable)
 	case csi:

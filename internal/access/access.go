@@ -137,9 +137,13 @@ type VolumeIn struct {
 	ID string `path:"id" maxLength:"1024" doc:"The volume's id, with ~ for / and #."`
 }
 
-// Request returns the request that the input describes. An id that is none is ErrInvalid.
+// Request returns the request that the input describes. An id that is none is ErrInvalid, and so is that of a shared
+// volume: those are of CSI drivers, and only local volumes are copied.
 func (in *VolumeIn) Request(kind string) (wire.StreamRequest, error) {
 	id, err := api.ParseVolumeID(string(api.VolumeFromPath(in.ID)))
+	if err == nil && id.Shared() {
+		return wire.StreamRequest{}, OfDriver(kind, id)
+	}
 	return wire.StreamRequest{Kind: kind, Instance: id.Instance(), Path: string(id)}, err
 }
 

@@ -113,7 +113,7 @@ var table = map[string]check{
 	"HostPort.Port":     port,
 	"HostPort.Protocol": oneOf("", "tcp", "udp", "sctp"),
 
-	"NodeVolume.ID":     is("the id of a volume", func(v api.VolumeID) bool { _, err := api.ParseVolumeID(string(v)); return err == nil }),
+	"NodeVolume.ID":     is("the id of a volume", func(v api.VolumeID) bool { _, err := api.ParseVolumeID(string(v)); return err == nil && !v.Shared() }),
 	"NodeVolume.SizeMB": between(0, api.MaxVolumeMB),
 
 	"NodeInfo.CSI":     set(8, func(v reflect.Value) string { return v.FieldByName("Driver").String() }),

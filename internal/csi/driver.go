@@ -1,7 +1,7 @@
 // Package csi calls drivers of the container storage interface, version 1, through their unix sockets.
 // Each call has a deadline, and a driver that does not answer delays only its own callers.
 //
-// Volumes are mounted file systems with one writer.
+// Volumes are mounted file systems.
 package csi
 
 import (
@@ -252,12 +252,22 @@ func (d *Driver) Check(ctx context.Context) error {
 	})
 }
 
-// capability is what all volumes are: a mounted file system with one writer.
-func capability() *csi.VolumeCapability {
+// capability returns what a volume is: a mounted file system with an access mode of the SLA.
+func capability(access string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: modeOf(access)},
 	}
+}
+
+func modeOf(access string) csi.VolumeCapability_AccessMode_Mode {
+	switch access {
+	case api.AccessManyWriters:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	case api.AccessManyReaders:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	}
+	return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
 // Mount is what a volume needs on a node.
@@ -266,6 +276,7 @@ type Mount struct {
 	Handle     string
 	Context    map[string]string // of the volume
 	Attachment map[string]string // of ControllerPublishVolume
+	Access     string            // see api.Volume.Access
 	Staging    string
 	Target     string
 	ReadOnly   bool
@@ -312,7 +323,7 @@ func (d *Driver) Node(ctx context.Context) (out NodeService, err error) {
 func (d *Driver) Stage(ctx context.Context, m Mount) error {
 	return d.call(ctx, m.Tenant, "NodeStageVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, VolumeCapability: capability(), VolumeContext: m.Context, Secrets: secrets,
+			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, VolumeCapability: capability(m.Access), VolumeContext: m.Context, Secrets: secrets,
 		})
 		return err
 	})
@@ -322,7 +333,7 @@ func (d *Driver) Stage(ctx context.Context, m Mount) error {
 func (d *Driver) Publish(ctx context.Context, m Mount) error {
 	return d.call(ctx, m.Tenant, "NodePublishVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, TargetPath: m.Target, VolumeCapability: capability(),
+			VolumeId: m.Handle, PublishContext: m.Attachment, StagingTargetPath: m.Staging, TargetPath: m.Target, VolumeCapability: capability(m.Access),
 			Readonly: m.ReadOnly, VolumeContext: m.Context, Secrets: secrets,
 		})
 		return err
@@ -349,7 +360,7 @@ func (d *Driver) Unstage(ctx context.Context, m Mount) error {
 func (d *Driver) ExpandNode(ctx context.Context, m Mount) error {
 	return d.call(ctx, m.Tenant, "NodeExpandVolume", func(ctx context.Context, secrets map[string]string) error {
 		_, err := csi.NewNodeClient(d.conn).NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-			VolumeId: m.Handle, VolumePath: m.Target, StagingTargetPath: m.Staging, VolumeCapability: capability(),
+			VolumeId: m.Handle, VolumePath: m.Target, StagingTargetPath: m.Staging, VolumeCapability: capability(m.Access),
 			CapacityRange: &csi.CapacityRange{RequiredBytes: m.Bytes}, Secrets: secrets,
 		})
 		return err
@@ -367,6 +378,7 @@ func gone(err error) error {
 type Volume struct {
 	Handle   string
 	Context  map[string]string
+	Access   string              // see api.Volume.Access
 	Topology []map[string]string // it is accessible from nodes in any of them; nil: from all
 	Bytes    int64
 }
@@ -408,6 +420,7 @@ func (d *Driver) Controller(ctx context.Context) (out ControllerService, err err
 type NewVolume struct {
 	Name       string
 	Bytes      int64
+	Access     string // see api.Volume.Access
 	Parameters map[string]string
 	Near       map[string]string // the topology of the node that needs it first
 	Snapshot   string            // handle of the snapshot that it is created from; "": it is empty
@@ -417,7 +430,7 @@ type NewVolume struct {
 func (d *Driver) Create(ctx context.Context, tenant api.Tenant, n NewVolume) (v Volume, err error) {
 	err = d.call(ctx, tenant, "CreateVolume", func(ctx context.Context, secrets map[string]string) error {
 		req := &csi.CreateVolumeRequest{
-			Name: n.Name, CapacityRange: &csi.CapacityRange{RequiredBytes: n.Bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability()}, Parameters: n.Parameters, Secrets: secrets,
+			Name: n.Name, CapacityRange: &csi.CapacityRange{RequiredBytes: n.Bytes}, VolumeCapabilities: []*csi.VolumeCapability{capability(n.Access)}, Parameters: n.Parameters, Secrets: secrets,
 		}
 		if len(n.Near) > 0 {
 			at := []*csi.Topology{{Segments: n.Near}}
@@ -431,7 +444,7 @@ func (d *Driver) Create(ctx context.Context, tenant api.Tenant, n NewVolume) (v 
 			return err
 		}
 		got := answer.GetVolume()
-		v = Volume{Handle: got.GetVolumeId(), Context: got.GetVolumeContext(), Bytes: got.GetCapacityBytes()}
+		v = Volume{Handle: got.GetVolumeId(), Context: got.GetVolumeContext(), Access: n.Access, Bytes: got.GetCapacityBytes()}
 		for _, t := range got.GetAccessibleTopology() {
 			v.Topology = append(v.Topology, maps.Clone(t.GetSegments()))
 		}
@@ -450,6 +463,31 @@ func (d *Driver) Create(ctx context.Context, tenant api.Tenant, n NewVolume) (v 
 		err = d.check("CreateVolume", slices.Concat([]map[string]string{v.Context, {"volume_id": v.Handle}}, v.Topology)...)
 	}
 	return v, err
+}
+
+// Confirm asks the driver whether a volume that exists can be used with its access mode. It fails with ErrInvalid, which
+// names the mode, if the driver does not confirm exactly that.
+func (d *Driver) Confirm(ctx context.Context, tenant api.Tenant, v Volume, parameters map[string]string) error {
+	const method = "ValidateVolumeCapabilities"
+	want := capability(v.Access)
+	err := d.call(ctx, tenant, method, func(ctx context.Context, secrets map[string]string) error {
+		answer, err := csi.NewControllerClient(d.conn).ValidateVolumeCapabilities(ctx, &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: v.Handle, VolumeContext: v.Context, VolumeCapabilities: []*csi.VolumeCapability{want}, Parameters: parameters, Secrets: secrets,
+		})
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(answer.GetConfirmed().GetVolumeCapabilities(), func(c *csi.VolumeCapability) bool {
+			return c.GetAccessMode().GetMode() == want.GetAccessMode().GetMode() && c.GetMount() != nil
+		}) {
+			return fmt.Errorf("it does not confirm access_mode %s for the volume: %q: %w", v.Access, d.shorten(answer.GetMessage()), api.ErrInvalid)
+		}
+		return nil
+	})
+	if e := (&Error{}); errors.As(err, &e) && e.Code == codes.Unimplemented {
+		return fmt.Errorf("CSI driver %s has no %s, so that it cannot confirm access_mode %s: %w", d.name, method, v.Access, api.ErrInvalid)
+	}
+	return err
 }
 
 // Delete deletes a volume. It succeeds if there is none.
@@ -502,7 +540,7 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, tenant api.Tenant, handle s
 func (d *Driver) Attach(ctx context.Context, tenant api.Tenant, v Volume, node string, readOnly bool) (out map[string]string, err error) {
 	err = d.call(ctx, tenant, "ControllerPublishVolume", func(ctx context.Context, secrets map[string]string) error {
 		answer, err := csi.NewControllerClient(d.conn).ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{
-			VolumeId: v.Handle, NodeId: node, VolumeCapability: capability(), Readonly: readOnly, VolumeContext: v.Context, Secrets: secrets,
+			VolumeId: v.Handle, NodeId: node, VolumeCapability: capability(v.Access), Readonly: readOnly, VolumeContext: v.Context, Secrets: secrets,
 		})
 		out = answer.GetPublishContext()
 		return err
@@ -522,10 +560,10 @@ func (d *Driver) Detach(ctx context.Context, tenant api.Tenant, handle, node str
 }
 
 // Expand makes a volume larger. onNode reports whether the node has to expand it too.
-func (d *Driver) Expand(ctx context.Context, tenant api.Tenant, handle string, bytes int64) (onNode bool, err error) {
+func (d *Driver) Expand(ctx context.Context, tenant api.Tenant, v Volume, bytes int64) (onNode bool, err error) {
 	err = d.call(ctx, tenant, "ControllerExpandVolume", func(ctx context.Context, secrets map[string]string) error {
 		answer, err := csi.NewControllerClient(d.conn).ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{
-			VolumeId: handle, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapability: capability(), Secrets: secrets,
+			VolumeId: v.Handle, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}, VolumeCapability: capability(v.Access), Secrets: secrets,
 		})
 		onNode = answer.GetNodeExpansionRequired()
 		if err == nil && answer.GetCapacityBytes() < bytes {

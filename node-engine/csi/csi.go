@@ -5,6 +5,9 @@
 // the cluster has confirmed that it is detached. After a crash at any point, the placement's next creation
 // mounts it again, or Run releases what no workload needs. A volume is mounted for one placement at a time.
 //
+// A volume that the instances of a service share has a record, a mount point and a detachment for each placement, like
+// others, and is staged once, in a directory of its own: from the first of its placements on the node until the last.
+//
 // A volume of type api.VolumeCSIEphemeral is made by the driver when it is published, and removed when it is
 // unpublished. As in Kubernetes, it is neither attached nor staged, and the cluster does not know of it.
 //
@@ -60,8 +63,16 @@ type Manager struct {
 	mu      sync.Mutex // guards the fields below and the records of volumes; not held during I/O
 	known   map[string]csi.NodeService
 	volumes map[api.VolumeID]*volume
-	live    map[wire.Key]bool // placements that this process has prepared
-	working map[string]bool   // what Run does at present
+	live    map[wire.Key]bool       // placements that this process has prepared
+	working map[string]bool         // what Run does at present
+	stages  map[api.VolumeID]*stage // of shared volumes, by their ids; those that somebody uses or that are staged
+}
+
+// stage is that of a shared volume. The holder of busy stages and unstages it, and changes the records that count.
+type stage struct {
+	busy  chan struct{} // capacity 1
+	users int           // that hold busy or wait for it
+	done  bool          // this process has staged it
 }
 
 // volume is a volume that the node has or asked for. Only the holder of busy changes its record.
@@ -83,6 +94,13 @@ type record struct {
 	Expand     bool              `json:"expand,omitempty"`   // the driver has to expand it, once it is published
 	Released   bool              `json:"released,omitempty"` // nothing is mounted; the cluster has not confirmed that it is detached
 	Ephemeral  bool              `json:"ephemeral,omitempty"`
+	Shared     api.VolumeID      `json:"shared,omitempty"` // the volume of the service, which has the stage; empty: the placement has it to itself
+	Access     string            `json:"access,omitempty"` // see api.Volume.Access
+}
+
+// holdsStage reports whether a shared volume may be staged because of the record.
+func (r record) holdsStage(id api.VolumeID) bool {
+	return r.Shared == id && r.Handle != "" && !r.Released
 }
 
 const (
@@ -96,7 +114,7 @@ func Open(o Options) (*Manager, error) {
 	if o.Pause == 0 {
 		o.Pause = 10 * time.Second
 	}
-	m := &Manager{opt: o, wake: make(chan struct{}, 1), known: map[string]csi.NodeService{}, volumes: map[api.VolumeID]*volume{}, live: map[wire.Key]bool{}, working: map[string]bool{}}
+	m := &Manager{opt: o, wake: make(chan struct{}, 1), known: map[string]csi.NodeService{}, volumes: map[api.VolumeID]*volume{}, live: map[wire.Key]bool{}, working: map[string]bool{}, stages: map[api.VolumeID]*stage{}}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open CSI volumes: %w", err)
 	}
@@ -207,21 +225,24 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 	if ephemeral && !m.MayBeEphemeral(s.Driver) {
 		return "", fmt.Errorf("this node does not permit ephemeral volumes of CSI driver %s (key csi_ephemeral): %w", s.Driver, api.ErrUnavailable)
 	}
-	if v.ID != "" && v.Ephemeral != ephemeral {
+	var shared api.VolumeID
+	if s.Shared() {
+		shared = s.IDFor(k.Instance)
+	}
+	if v.ID != "" && (v.Ephemeral != ephemeral || v.Shared != shared || v.Access != s.Access) {
 		if err := m.free(ctx, v); err != nil {
 			return "", err
 		}
 		m.hurry()
-		return "", fmt.Errorf("the earlier volume of this name, which had another type, is not detached yet: %w", api.ErrConflict)
+		return "", fmt.Errorf("the earlier volume of this name, which had another type or access_mode, is not detached yet: %w", api.ErrConflict)
 	}
 	if v.ID != "" && (v.Epoch != k.Epoch || v.Driver != s.Driver || v.Released) {
-		if err := m.unmount(ctx, v); err != nil {
+		if err := m.unmount(ctx, v, func() error { m.set(v, record{}); return nil }); err != nil {
 			return "", err
 		}
-		m.set(v, record{})
 	}
 	if v.ID == "" {
-		r := record{ID: k.Instance.Volume(s.Name), Driver: s.Driver, Epoch: k.Epoch, Ephemeral: ephemeral}
+		r := record{ID: k.Instance.Volume(s.Name), Driver: s.Driver, Epoch: k.Epoch, Ephemeral: ephemeral, Shared: shared, Access: s.Access}
 		if ephemeral {
 			r.Handle, r.Context = handleOf(k, s.Name), contextOf(k, s.Config)
 		}
@@ -245,9 +266,9 @@ func (m *Manager) mount(ctx context.Context, k wire.Key, s api.Volume) (string, 
 			return "", err
 		}
 	}
-	at := v.at()
+	at := m.at(v)
 	at.ReadOnly, at.Bytes = s.ReadOnly, s.SizeMB<<20
-	if err := m.publish(ctx, d, node, at); err != nil {
+	if err := m.publish(ctx, d, node, v, at); err != nil {
 		return "", err
 	}
 	if v.Expand {
@@ -282,29 +303,23 @@ func contextOf(k wire.Key, config map[string]string) map[string]string {
 }
 
 // at returns the record as a driver's calls need it.
-func (v *volume) at() csi.Mount {
-	m := csi.Mount{
-		Tenant: v.ID.Tenant(), Handle: v.Handle, Context: v.Context, Attachment: v.Attachment,
+func (m *Manager) at(v *volume) csi.Mount {
+	out := csi.Mount{
+		Tenant: v.ID.Tenant(), Handle: v.Handle, Context: v.Context, Attachment: v.Attachment, Access: v.Access,
 		Staging: filepath.Join(v.dir, stageDir), Target: filepath.Join(v.dir, targetDir),
 	}
-	if v.Ephemeral {
-		m.Staging = ""
+	switch {
+	case v.Ephemeral:
+		out.Staging = ""
+	case v.Shared != "":
+		out.Staging = filepath.Join(m.dirOf(v.Shared), stageDir)
 	}
-	return m
+	return out
 }
 
-func (m *Manager) publish(ctx context.Context, d *csi.Driver, node csi.NodeService, at csi.Mount) error {
+func (m *Manager) publish(ctx context.Context, d *csi.Driver, node csi.NodeService, v *volume, at csi.Mount) error {
 	if node.Stage && at.Staging != "" {
-		staged, err := isMounted(at.Staging)
-		if err != nil {
-			return err
-		}
-		if !staged {
-			if err := os.Mkdir(at.Staging, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-				return err
-			}
-		}
-		if err := d.Stage(ctx, at); err != nil {
+		if err := m.stage(ctx, d, v, at); err != nil {
 			return err
 		}
 	} else {
@@ -318,6 +333,86 @@ func (m *Manager) publish(ctx context.Context, d *csi.Driver, node csi.NodeServi
 		return fmt.Errorf("CSI driver %s reports that NodePublishVolume succeeded, but nothing is mounted at %s: %w", d.Name(), at.Target, api.ErrUnavailable)
 	}
 	return err
+}
+
+// stage stages a volume. Repeating it does no harm, but one that is shared and staged by this process is left as it is.
+func (m *Manager) stage(ctx context.Context, d *csi.Driver, v *volume, at csi.Mount) error {
+	s, unlock, err := m.takeStage(ctx, v.Shared)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if v.Shared != "" && m.otherHandle(v) {
+		return fmt.Errorf("another placement on this node has the volume %s with another id of its driver, and it is not released yet: %w", v.Shared, api.ErrConflict)
+	}
+	staged, err := isMounted(at.Staging)
+	if err != nil || staged && s.done {
+		return err
+	}
+	if !staged {
+		if err := os.MkdirAll(at.Staging, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := d.Stage(ctx, at); err != nil {
+		return err
+	}
+	s.done = true
+	return nil
+}
+
+// otherHandle reports whether the stage of a shared volume may be that of an earlier volume of the same name.
+func (m *Manager) otherHandle(v *volume) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.volumes {
+		if o != v && o.holdsStage(v.Shared) && (o.Handle != v.Handle || o.Driver != v.Driver) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastOfStage reports whether no other placement needs the stage of a volume.
+func (m *Manager) lastOfStage(v *volume) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, o := range m.volumes {
+		if o != v && o.holdsStage(v.Shared) {
+			return false
+		}
+	}
+	return true
+}
+
+// takeStage returns the stage of a shared volume when nobody else uses it. For "", that of a volume that is not shared, it
+// returns one that nobody else has.
+func (m *Manager) takeStage(ctx context.Context, id api.VolumeID) (s *stage, unlock func(), err error) {
+	if id == "" {
+		return &stage{}, func() {}, nil
+	}
+	m.mu.Lock()
+	s = m.stages[id]
+	if s == nil {
+		s = &stage{busy: make(chan struct{}, 1)}
+		m.stages[id] = s
+	}
+	s.users++
+	m.mu.Unlock()
+	leave := func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if s.users--; s.users == 0 && !s.done {
+			delete(m.stages, id)
+		}
+	}
+	select {
+	case s.busy <- struct{}{}:
+		return s, func() { <-s.busy; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, nil, fmt.Errorf("wait for the earlier request about volume %s: %w", id, ctx.Err())
+	}
 }
 
 // isMounted reports whether something is mounted at a path. It does not access the path.
@@ -448,17 +543,23 @@ func (m *Manager) free(ctx context.Context, v *volume) error {
 	if v.Released {
 		return nil
 	}
-	if err := m.unmount(ctx, v); err != nil {
-		return err
-	}
-	next := v.record
-	next.Released = true
-	return m.save(v, next)
+	return m.unmount(ctx, v, func() error {
+		next := v.record
+		next.Released = true
+		return m.save(v, next)
+	})
 }
 
-// unmount takes a volume from the node.
-func (m *Manager) unmount(ctx context.Context, v *volume) error {
-	at := v.at()
+// unmount takes a volume from the node, unless other placements need its stage, and calls done to record that. Nobody
+// else counts the placements of the stage meanwhile.
+func (m *Manager) unmount(ctx context.Context, v *volume, done func() error) error {
+	at := m.at(v)
+	s, unlock, err := m.takeStage(ctx, v.Shared)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	last := v.Shared == "" || m.lastOfStage(v)
 	if v.Handle != "" && !v.Released {
 		d, node, err := m.service(ctx, v.Driver)
 		if err != nil {
@@ -470,21 +571,29 @@ func (m *Manager) unmount(ctx context.Context, v *volume) error {
 		if err := notMounted(d, "NodeUnpublishVolume", at.Target); err != nil {
 			return err
 		}
-		if node.Stage && !v.Ephemeral {
+		if node.Stage && !v.Ephemeral && last {
 			if err := d.Unstage(ctx, at); err != nil {
 				return err
 			}
 			if err := notMounted(d, "NodeUnstageVolume", at.Staging); err != nil {
 				return err
 			}
+			s.done = false
 		}
 	}
-	for _, path := range []string{at.Target, filepath.Join(v.dir, stageDir)} { // never what is in them
+	paths := []string{at.Target} // never what is in them
+	switch {
+	case v.Shared == "":
+		paths = append(paths, filepath.Join(v.dir, stageDir))
+	case last && (v.Handle != "" && !v.Released):
+		paths = append(paths, at.Staging, filepath.Dir(at.Staging))
+	}
+	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 	}
-	return nil
+	return done()
 }
 
 func notMounted(d *csi.Driver, method, path string) error {

@@ -46,6 +46,8 @@ type rig struct {
 	mu     sync.Mutex // guards the fields below
 	handle string
 	cut    bool // the cluster does not answer
+	access string
+	uses   map[api.InstanceID]bool // of a shared volume
 }
 
 func newRig(t *testing.T, timeout time.Duration) *rig {
@@ -116,11 +118,15 @@ func (r *rig) attach(ctx context.Context, w wire.WantVolume) (out wire.VolumeAtt
 	if r.cut {
 		return out, api.ErrUnavailable
 	}
-	v, err := r.cluster.Create(ctx, "acme", csi.NewVolume{Name: string(w.Volume()), Bytes: 64 << 20})
+	id := api.Volume{Name: w.Name, Access: r.access}.IDFor(w.Instance)
+	v, err := r.cluster.Create(ctx, "acme", csi.NewVolume{Name: string(id), Bytes: 64 << 20, Access: r.access})
 	if err != nil {
 		return out, err
 	}
 	r.handle = v.Handle
+	if r.access != "" {
+		r.uses[w.Instance] = true
+	}
 	at, err := r.cluster.Attach(ctx, "acme", v, "n1", false)
 	return wire.VolumeAttached{Handle: v.Handle, Context: v.Context, Attachment: at, SizeMB: 64, Expand: true}, err
 }
@@ -133,6 +139,9 @@ func (r *rig) detach(ctx context.Context, w wire.WantVolume) error {
 	}
 	if r.handle == "" {
 		return nil // never attached
+	}
+	if delete(r.uses, w.Instance); len(r.uses) > 0 {
+		return nil
 	}
 	return r.cluster.Detach(ctx, "acme", r.handle, "n1")
 }

@@ -72,6 +72,7 @@ func (d *Driver) addVolumes(info *api.NodeInfo, has runtime.Info) {
 	}
 	if d.opt.CSI != nil {
 		info.CSI = d.opt.CSI.Nodes()
+		info.Features = append(info.Features, api.FeatureCSIShared)
 		for _, c := range info.CSI {
 			info.Features = append(info.Features, api.FeatureOfCSI(c.Driver))
 			if d.opt.CSI.MayBeEphemeral(c.Driver) {

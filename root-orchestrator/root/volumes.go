@@ -29,7 +29,18 @@ func (c *instances) dropVolume(id api.VolumeID, why string) {
 	c.volumes.Remove(id)
 	c.journal.Delete(kindVolume, string(id))
 	c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Detail: why})
-	c.findVolumes(id.Instance())
+	c.findVolumesOf(id)
+}
+
+// findVolumesOf passes on that a volume has come or gone to the instances that have it in their SLA.
+func (c *instances) findVolumesOf(id api.VolumeID) {
+	if !id.Shared() {
+		c.findVolumes(id.Instance())
+		return
+	}
+	for in := range c.apps.EachOf(id.Service()) {
+		c.findVolumes(in.ID)
+	}
 }
 
 // findVolumes passes on which cluster has the volumes of an instance.
@@ -52,8 +63,8 @@ func (c *instances) noteVolumes(id api.InstanceID, at api.ClusterID) {
 		}
 		c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: r.ID.Name(), Cluster: at, Detail: fmt.Sprintf(what, r.SizeMB)})
 	}
-	if len(added) > 0 {
-		c.findVolumes(id)
+	for _, r := range added {
+		c.findVolumesOf(r.ID)
 	}
 }
 
@@ -65,7 +76,7 @@ func (s *state) DeletableVolume(id api.VolumeID) (api.VolumeStatus, error) {
 	case !ok:
 		return v, fmt.Errorf("volume %s: %w", id, api.ErrNotFound)
 	case v.InUse:
-		return v, fmt.Errorf("delete volume %s: instance %s has it; delete the application, or leave the volume out of its SLA first: %w", id, id.Instance(), api.ErrConflict)
+		return v, fmt.Errorf("delete volume %s: %s has it; delete the application, or leave the volume out of its SLA first: %w", id, id.Owner(), api.ErrConflict)
 	}
 	return v, nil
 }
@@ -77,18 +88,21 @@ func (s *state) Volume(id api.VolumeID) (api.VolumeStatus, bool) {
 		return api.VolumeStatus{}, false
 	}
 	return api.VolumeStatus{
-		ID: id, Driver: r.Driver, Tenant: id.Tenant(), Cluster: r.Cluster, SizeMB: r.SizeMB, Created: r.Created, InUse: s.usesVolume(id), Revision: r.Revision,
+		ID: id, Driver: r.Driver, Access: r.Access, Tenant: id.Tenant(), Cluster: r.Cluster, SizeMB: r.SizeMB, Created: r.Created, InUse: s.usesVolume(id), Revision: r.Revision,
 	}, true
 }
 
 func (s *state) usesVolume(id api.VolumeID) bool {
-	in, ok := s.apps.Instance(id.Instance())
-	if !ok {
-		return false
+	has := func(spec *api.Microservice) bool {
+		return spec != nil && slices.ContainsFunc(spec.KeptVolumes(), func(v api.Volume) bool { return v.Name == id.Label() && v.Shared() == id.Shared() })
 	}
-	_, newest := s.apps.Service(id.Instance().Service())
-	for _, spec := range []*api.Microservice{in.Spec, newest} {
-		if spec != nil && slices.ContainsFunc(spec.KeptVolumes(), func(v api.Volume) bool { return v.Name == id.Label() }) {
+	_, newest := s.apps.Service(id.Service())
+	if !id.Shared() {
+		in, ok := s.apps.Instance(id.Instance())
+		return ok && (has(in.Spec) || has(newest))
+	}
+	for in := range s.apps.EachOf(id.Service()) {
+		if has(in.Spec) || has(newest) {
 			return true
 		}
 	}

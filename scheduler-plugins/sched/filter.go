@@ -20,7 +20,7 @@ const (
 	ConstraintArch           = "arch"           // it has another processor architecture
 	ConstraintNetwork        = "network"        // it has no overlay network
 	ConstraintVolume         = "volume"         // the instance's volumes are elsewhere
-	ConstraintTogether       = "together"       // the instances that it takes turns with are in another cluster
+	ConstraintTogether       = "together"       // the service's other instances, which it takes turns or shares a volume with, are in another cluster
 	ConstraintFeatures       = "features"       // its release does not support a field of the SLA
 	ConstraintAddons         = "addons"         // it lacks an addon
 	ConstraintLabels         = "labels"         // its labels do not match

@@ -31,7 +31,7 @@ func (q *query) reject(c *Candidate, s stage) api.Rejection {
 			r.Need, r.Have = "to have access to its volume", "its volume is accessible where "+q.VolumeKeys
 		}
 	case togetherStage:
-		r.Constraint, r.Need, r.Have = ConstraintTogether, "to be where the service's other instances are", "the other instances of the schedule are in "+q.TogetherAt
+		r.Constraint, r.Need, r.Have = ConstraintTogether, "to be where the service's other instances are", "the service's other instances are in "+q.TogetherAt
 	case privilegedStage:
 		r.Constraint, r.Need, r.Have = ConstraintPrivileged, "privileged allowed", "forbidden"
 	case virtualizationStage:

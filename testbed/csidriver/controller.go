@@ -98,11 +98,14 @@ func (s *Server) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 		}
 		return &csi.CreateVolumeResponse{Volume: s.answer(v)}, nil
 	}
+	if s.opt.OneNode && multi(r.GetVolumeCapabilities()) {
+		return nil, status.Error(codes.InvalidArgument, "volumes are for one node")
+	}
 	want, err := bytesOf(r.GetCapacityRange(), 0)
 	if err != nil {
 		return nil, err
 	}
-	v := &volume{id: s.id("vol-"), name: r.GetName(), bytes: want, params: maps.Clone(r.GetParameters()), source: from, mounts: map[string]string{}}
+	v := &volume{id: s.id("vol-"), name: r.GetName(), bytes: want, params: maps.Clone(r.GetParameters()), source: from, multi: multi(r.GetVolumeCapabilities()), attached: map[string]bool{}, mounts: map[string]string{}}
 	if k := s.opt.TopologyKey; k != "" {
 		for _, t := range append(r.GetAccessibilityRequirements().GetPreferred(), r.GetAccessibilityRequirements().GetRequisite()...) {
 			if v.topology = t.GetSegments()[k]; v.topology != "" {
@@ -143,8 +146,8 @@ func (s *Server) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 	if v == nil {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
-	if v.attached != "" || len(v.mounts) > 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is in use on %s", v.id, v.attached)
+	if len(v.attached) > 0 || len(v.mounts) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is in use on %s", v.id, v.at())
 	}
 	if err := os.RemoveAll(s.Data(v.id)); err != nil {
 		return nil, status.Errorf(codes.Internal, "%v", err)
@@ -170,11 +173,14 @@ func (s *Server) ControllerPublishVolume(_ context.Context, r *csi.ControllerPub
 	if !s.nodes[r.GetNodeId()] {
 		return nil, status.Errorf(codes.NotFound, "node %s does not exist", r.GetNodeId())
 	}
-	if v.attached != "" && v.attached != r.GetNodeId() {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to %s", v.id, v.attached)
+	if asked := multi([]*csi.VolumeCapability{r.GetVolumeCapability()}); asked != v.multi {
+		return nil, status.Errorf(codes.AlreadyExists, "volume %s has another access mode", v.id)
 	}
-	v.attached = r.GetNodeId()
-	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"attached": v.attached}}, nil
+	if len(v.attached) > 0 && !v.attached[r.GetNodeId()] && !v.multi {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is attached to %s", v.id, v.at())
+	}
+	v.attached[r.GetNodeId()] = true
+	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"attached": r.GetNodeId()}}, nil
 }
 
 // ControllerUnpublishVolume implements csi.ControllerServer.
@@ -184,11 +190,15 @@ func (s *Server) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerU
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v := s.volumes[r.GetVolumeId()]; v != nil && (r.GetNodeId() == "" || v.attached == r.GetNodeId()) {
+	if v := s.volumes[r.GetVolumeId()]; v != nil && (r.GetNodeId() == "" || v.attached[r.GetNodeId()]) {
 		for path, at := range v.mounts {
-			s.violate("volume %s is detached from %s while it is mounted at %s on %s", v.id, v.attached, path, at)
+			if r.GetNodeId() == "" || at == r.GetNodeId() || !v.multi {
+				s.violate("volume %s is detached from %s while it is mounted at %s on %s", v.id, v.at(), path, at)
+			}
 		}
-		v.attached = ""
+		if delete(v.attached, r.GetNodeId()); r.GetNodeId() == "" {
+			clear(v.attached)
+		}
 	}
 	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }
@@ -202,6 +212,9 @@ func (s *Server) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVo
 	}
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "capabilities are missing")
+	}
+	if s.opt.OneNode && multi(r.GetVolumeCapabilities()) {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: "volumes are for one node"}, nil
 	}
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.GetVolumeCapabilities()}}, nil
 }

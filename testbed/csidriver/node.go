@@ -42,11 +42,11 @@ func (s *Server) use(id, from, to string, readOnly bool) error {
 	if err != nil {
 		return err
 	}
-	if !s.opt.NoAttach && !v.ephemeral && v.attached != s.node {
-		s.violate("volume %s is mounted on %s while it is attached to %q", id, s.node, v.attached)
+	if !s.opt.NoAttach && !v.ephemeral && !v.attached[s.node] {
+		s.violate("volume %s is mounted on %s while it is attached to %q", id, s.node, v.at())
 	}
 	for path, at := range v.mounts {
-		if at != s.node {
+		if at != s.node && !v.multi {
 			s.violate("volume %s is mounted on %s while it is mounted on %s at %s", id, s.node, at, path)
 		}
 	}

@@ -1,6 +1,6 @@
 // Package csidriver is a CSI driver for tests. Its volumes are real directories in one place, which
 // all its nodes share, and which it bind-mounts. It can be told to fail, to hang or to lie at each
-// call, and it records what must never happen: a volume that is mounted on two nodes, or mounted on
+// call, and it records what must never happen: a volume for one node that is mounted on two, or mounted on
 // a node that it is not attached to.
 //
 //	s := csidriver.NewStorage(csidriver.Options{Name: "dirs.test.example", Dir: dir})
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ type Options struct {
 	TopologyKey string
 	// NoAttach leaves out ControllerPublishVolume; NoExpand leaves out expansion.
 	NoAttach, NoExpand bool
+	// OneNode refuses the access modes for several nodes.
+	OneNode bool
 	// NodeOnly leaves out the controller: volumes exist while they are published.
 	NodeOnly bool
 	// Uploads is how often CreateSnapshot is called until a snapshot is ready, besides the first call.
@@ -59,7 +62,8 @@ type volume struct {
 	params   map[string]string
 	source   string            // the snapshot that it was created from
 	topology string            // value of TopologyKey
-	attached string            // node
+	multi    bool              // its access mode is one for several nodes
+	attached map[string]bool   // nodes
 	mounts   map[string]string // target path → node
 
 	ephemeral bool // exists while it is published
@@ -107,14 +111,24 @@ func (s *Storage) NodeOnly() bool { return s.opt.NodeOnly }
 // Data returns the directory with the data of a volume.
 func (s *Storage) Data(id string) string { return filepath.Join(s.opt.Dir, id) }
 
-// Attached returns the node that a volume is attached to; empty: none.
+// Attached returns the nodes that a volume is attached to, sorted, with commas; empty: none.
 func (s *Storage) Attached(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if v := s.volumes[id]; v != nil {
-		return v.attached
+		return v.at()
 	}
 	return ""
+}
+
+func (v *volume) at() string { return strings.Join(slices.Sorted(maps.Keys(v.attached)), ",") }
+
+// multi reports whether a volume with these capabilities may be used on several nodes.
+func multi(all []*csi.VolumeCapability) bool {
+	return slices.ContainsFunc(all, func(c *csi.VolumeCapability) bool {
+		m := c.GetAccessMode().GetMode()
+		return m == csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER || m == csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	})
 }
 
 // Mounts returns the node of each path at which a volume is mounted.

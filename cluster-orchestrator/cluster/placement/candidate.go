@@ -60,6 +60,9 @@ func withOwn(features []string) []string {
 	if slices.Contains(features, api.FeatureVolumeCopy) {
 		own = append(own, api.FeatureMoveVolume)
 	}
+	if slices.Contains(features, api.FeatureCSIShared) {
+		own = append(own, api.FeatureVolumeShared)
+	}
 	for _, f := range own {
 		if at, has := slices.BinarySearch(features, f); !has {
 			features = slices.Insert(slices.Clone(features), at, f)

@@ -12,10 +12,10 @@ import (
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
-// An instance with CSI volumes may run on each node from which all of them are accessible, one node at a
-// time: its service is exclusive.
+// An instance with CSI volumes may run on each node from which all of them are accessible. One that has a volume to
+// itself is on one node at a time: its service is exclusive.
 
-// csiVolume is a CSI volume of an instance.
+// csiVolume is a CSI volume of an instance, or of the instances of a service.
 type csiVolume struct {
 	driver   string
 	topology []map[string]string // it is accessible from nodes in any of them; nil: from all
@@ -50,9 +50,9 @@ func (v csiVolume) keys() string {
 	return strings.Join(all, " or ")
 }
 
-// SetCSI stores whether an instance has a CSI volume, and where it is accessible.
+// SetCSI stores whether an instance or service has a CSI volume, and where it is accessible.
 func (m *Machine) SetCSI(id api.VolumeID, driver string, topology []map[string]string, exists bool) {
-	owner := id.Instance()
+	owner := ownerOf(id)
 	if exists {
 		if m.csi[owner] == nil {
 			m.csi[owner] = map[string]csiVolume{}
@@ -61,11 +61,39 @@ func (m *Machine) SetCSI(id api.VolumeID, driver string, topology []map[string]s
 	} else if delete(m.csi[owner], id.Label()); len(m.csi[owner]) == 0 {
 		delete(m.csi, owner)
 	}
-	m.showVolumes(owner)
+	if !id.Shared() {
+		m.showVolumes(id.Instance())
+		return
+	}
+	for _, in := range m.sharing(id) {
+		m.showVolumes(in)
+	}
+}
+
+// ownerOf returns the id of the instance or service that a volume belongs to.
+func ownerOf(id api.VolumeID) string {
+	if id.Shared() {
+		return string(id.Service())
+	}
+	return string(id.Instance())
+}
+
+// sharing returns the instances that have a shared volume in their SLA, sorted. They are searched among all: a shared
+// volume is created and deleted rarely.
+func (m *Machine) sharing(id api.VolumeID) (all []api.InstanceID) {
+	for _, i := range step.Keys(m.instances) {
+		if i.Service() == id.Service() && slices.Contains(m.instances[i].demand.csi, id) {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // hasVolumes reports whether the cluster has volumes of an instance that outlive it.
-func (m *Machine) hasVolumes(id api.InstanceID) bool { return m.volumes[id] != nil || m.csi[id] != nil }
+func (m *Machine) hasVolumes(in *instance) bool {
+	return m.volumes[in.id()] != nil || m.csi[string(in.id())] != nil ||
+		slices.ContainsFunc(in.demand.csi, func(v api.VolumeID) bool { _, has := m.csi[ownerOf(v)][v.Label()]; return has })
+}
 
 // boundByVolumes reports whether the instance has volumes that may restrict where it is placed, other than
 // its siblings.
@@ -74,8 +102,8 @@ func (in *instance) boundByVolumes() bool { return len(in.demand.volumes)+len(in
 // bindCSI restricts a request to the nodes from which all CSI volumes of the instance are accessible.
 func (m *Machine) bindCSI(req *sched.Request, p requestInput) {
 	var bind []csiVolume
-	for _, name := range p.demand.csi {
-		if v := m.csi[p.id][name]; len(v.topology) > 0 {
+	for _, id := range p.demand.csi {
+		if v := m.csi[ownerOf(id)][id.Label()]; len(v.topology) > 0 {
 			bind = append(bind, v)
 		}
 	}
@@ -119,7 +147,7 @@ func (m *Machine) VolumeOf(id api.NodeID, w wire.WantVolume) (v api.Volume, at a
 	all := n.assigned[w.Instance].Desired.Spec.CSIVolumes()
 	i := slices.IndexFunc(all, func(v api.Volume) bool { return v.Name == w.Name })
 	if i < 0 {
-		return v, at, fmt.Errorf("volume %s: %w", w.Volume(), api.ErrNotFound)
+		return v, at, fmt.Errorf("volume %s of %s: %w", w.Name, w.Instance, api.ErrNotFound)
 	}
 	k := slices.IndexFunc(n.Info.CSI, func(c api.NodeCSI) bool { return c.Driver == all[i].Driver })
 	if k < 0 {

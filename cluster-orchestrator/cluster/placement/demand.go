@@ -14,10 +14,10 @@ type demand struct {
 	request sched.Request // without the parts that depend on other instances
 	takes   account.Demand
 	sla     relations.SLA
-	users   []string // that the SLA has links to
-	volumes []string // names of its local volumes
-	csi     []string // names of its CSI volumes
-	checked bool     // a placement may violate the SLA later, so it is checked periodically
+	users   []string       // that the SLA has links to
+	volumes []string       // names of its local volumes
+	csi     []api.VolumeID // its CSI volumes, its own and those of its service
+	checked bool           // a placement may violate the SLA later, so it is checked periodically
 }
 
 func demandOf(id api.InstanceID, m *api.Microservice) demand {
@@ -29,7 +29,7 @@ func demandOf(id api.InstanceID, m *api.Microservice) demand {
 		d.volumes = append(d.volumes, v.Name)
 	}
 	for _, v := range m.CSIVolumes() {
-		d.csi = append(d.csi, v.Name)
+		d.csi = append(d.csi, v.IDFor(id))
 	}
 	for _, l := range d.sla.Links {
 		if l.User != "" {

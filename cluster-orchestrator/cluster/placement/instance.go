@@ -184,7 +184,7 @@ func (m *Machine) Restore(data []byte) error {
 func (m *Machine) relate(in *instance) {
 	id := in.id()
 	m.instances[id] = in
-	in.volumes = m.hasVolumes(id)
+	in.volumes = m.hasVolumes(in)
 	m.relations.SetInstance(id, in.demand.sla, in.Desired.Targets)
 	for _, n := range m.latency.SetLinks(id.Service(), in.demand.sla.Links) {
 		m.changes.Remeasure[n] = true

@@ -77,9 +77,9 @@ type Machine struct {
 
 	nodes     map[api.NodeID]*node
 	instances map[api.InstanceID]*instance
-	volumes   map[api.InstanceID]map[api.NodeID]bool  // nodes that report local volumes of the instance
-	csi       map[api.InstanceID]map[string]csiVolume // CSI volumes of instances, by name
-	moving    map[api.InstanceID]bool                 // instances that have Tasks, or whose move is in another phase
+	volumes   map[api.InstanceID]map[api.NodeID]bool // nodes that report local volumes of the instance
+	csi       map[string]map[string]csiVolume        // CSI volumes by the id of their instance or service, and by name
+	moving    map[api.InstanceID]bool                // instances that have Tasks, or whose move is in another phase
 	relations *relations.Machine
 	counter   step.Counter // of generations
 	local     int          // number of instance numbers assigned by this cluster
@@ -140,7 +140,7 @@ type Sums struct {
 func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 	return &Machine{
 		cfg: cfg, fx: fx, latency: l, settled: true,
-		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, csi: map[api.InstanceID]map[string]csiVolume{}, moving: map[api.InstanceID]bool{}, relations: relations.New(cfg.Cluster),
+		nodes: map[api.NodeID]*node{}, instances: map[api.InstanceID]*instance{}, volumes: map[api.InstanceID]map[api.NodeID]bool{}, csi: map[string]map[string]csiVolume{}, moving: map[api.InstanceID]bool{}, relations: relations.New(cfg.Cluster),
 		asks: extsched.New(), aboveShare: map[api.InstanceID]bool{}, preemptFail: map[api.InstanceID]bool{},
 		freedNodes: map[api.NodeID]bool{}, endedOld: map[api.InstanceID]bool{},
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},

@@ -127,7 +127,7 @@ func (m *Machine) dropVolumes(id api.InstanceID, n *node) {
 
 // showVolumes reports to the root whether the cluster has volumes of an instance.
 func (m *Machine) showVolumes(id api.InstanceID) {
-	if in := m.instances[id]; in != nil && in.volumes != m.hasVolumes(id) {
+	if in := m.instances[id]; in != nil && in.volumes != m.hasVolumes(in) {
 		in.volumes = !in.volumes
 		m.publish(in)
 	}
@@ -260,6 +260,9 @@ func (m *Machine) newestVolumes(id api.InstanceID, names []string) (best api.Nod
 // Volume returns the nodes that have a local volume, in the order of their ids, and whether an instance
 // has it or may have it again.
 func (m *Machine) Volume(id api.VolumeID) (at []api.NodeID, used bool) {
+	if id.Shared() {
+		return nil, len(m.sharing(id)) > 0
+	}
 	owner, label := id.Instance(), id.Label()
 	for _, node := range step.Keys(m.volumes[owner]) {
 		if m.nodes[node].volumes[owner].any([]string{label}) {
@@ -267,5 +270,5 @@ func (m *Machine) Volume(id api.VolumeID) (at []api.NodeID, used bool) {
 		}
 	}
 	in := m.instances[owner]
-	return at, in != nil && (slices.Contains(in.demand.volumes, label) || slices.Contains(in.demand.csi, label))
+	return at, in != nil && (slices.Contains(in.demand.volumes, label) || slices.Contains(in.demand.csi, id))
 }

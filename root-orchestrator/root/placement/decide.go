@@ -69,7 +69,7 @@ func (m *Machine) baseRequest(in Instance) sched.Request {
 		req.VolumeAt = string(in.VolumeAt)
 		req.Needs.StorageMB = max(0, req.Needs.StorageMB-in.VolumesMB) // already taken there
 	}
-	if in.Spec.Together() {
+	if in.Spec.Together() || in.Spec.SharesVolumes() && in.VolumeAt == "" {
 		for _, cl := range step.Keys(s.peers) {
 			if s.peers[cl] > 1 || string(in.Cluster) != cl {
 				req.TogetherAt = cl

@@ -276,7 +276,7 @@ func (m *Machine) Withdrawn(in Instance, cl api.ClusterID, freed bool) {
 		m.retry[cl] = true
 	}
 	m.Count(in.ID, cl, -1)
-	if in.Spec.Together() && len(m.of(in.ID).peers) == 0 {
+	if in.Spec.InOneCluster() && len(m.of(in.ID).peers) == 0 {
 		for _, c := range m.table.All() { // those that are waiting may go to any cluster now
 			m.retry[api.ClusterID(c.ID)] = true
 		}

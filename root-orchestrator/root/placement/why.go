@@ -218,7 +218,7 @@ func wouldHelp(r *api.Rejection) string {
 	case sched.ConstraintVolume:
 		return "bring back the node that has its volumes, or make room where they are accessible. To give up their data, have the operator remove the node, or delete the application and then its volumes (treeline delete volume)"
 	case sched.ConstraintTogether:
-		return "make the cluster that has the service's other instances take work, or delete the application and apply it again: instances of a schedule with parallelism or overlap: allow take turns within one cluster"
+		return "make the cluster that has the service's other instances take work, or delete the application and apply it again: instances of a schedule with parallelism or overlap: allow take turns within one cluster, and instances that share a volume are in one"
 	case sched.ConstraintFeatures:
 		return "upgrade the cluster and its nodes to a release that supports " + r.Need + ", or join such a node"
 	case sched.ConstraintAddons:

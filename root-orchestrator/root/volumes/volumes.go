@@ -7,7 +7,9 @@
 package volumes
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -17,6 +19,7 @@ import (
 // Record is the document of a volume.
 type Record struct {
 	ID       api.VolumeID  `json:"id"`
+	Access   string        `json:"access,omitempty"` // see api.Volume.Access
 	Cluster  api.ClusterID `json:"cluster"`
 	Driver   string        `json:"driver,omitempty"` // its CSI driver; empty: it is local
 	SizeMB   int64         `json:"size_mb"`
@@ -33,7 +36,7 @@ const (
 // Machine has all volumes. It is not safe for concurrent use.
 type Machine struct {
 	volumes   map[api.VolumeID]*Record
-	byService map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool
+	byService map[api.ServiceID]map[api.VolumeID]bool
 	byTenant  map[api.Tenant]int // by topmost tenant
 
 	snapshots   map[api.SnapshotID]Snapshot
@@ -43,7 +46,7 @@ type Machine struct {
 // New returns a Machine without volumes.
 func New() *Machine {
 	return &Machine{
-		volumes: map[api.VolumeID]*Record{}, byService: map[api.ServiceID]map[api.InstanceID]map[api.VolumeID]bool{}, byTenant: map[api.Tenant]int{},
+		volumes: map[api.VolumeID]*Record{}, byService: map[api.ServiceID]map[api.VolumeID]bool{}, byTenant: map[api.Tenant]int{},
 		snapshots: map[api.SnapshotID]Snapshot{}, snapshotsOf: map[api.Tenant]int{},
 	}
 }
@@ -52,20 +55,15 @@ func New() *Machine {
 func (m *Machine) Restore(r Record) { m.put(&r) }
 
 func (m *Machine) put(r *Record) {
-	id := r.ID.Instance()
+	id := r.ID.Service()
 	if m.volumes[r.ID] == nil {
 		m.byTenant[r.ID.Tenant().Top()]++
 	}
 	m.volumes[r.ID] = r
-	s := m.byService[id.Service()]
-	if s == nil {
-		s = map[api.InstanceID]map[api.VolumeID]bool{}
-		m.byService[id.Service()] = s
+	if m.byService[id] == nil {
+		m.byService[id] = map[api.VolumeID]bool{}
 	}
-	if s[id] == nil {
-		s[id] = map[api.VolumeID]bool{}
-	}
-	s[id][r.ID] = true
+	m.byService[id][r.ID] = true
 }
 
 // Get returns a volume, and whether it exists.
@@ -84,7 +82,7 @@ func (m *Machine) IDs() []api.VolumeID { return step.Keys(m.volumes) }
 func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterID, sizeMB int64) {
 	var newest api.Revision
 	for _, v := range spec.KeptVolumes() {
-		r := m.volumes[id.Volume(v.Name)]
+		r := m.volumes[v.IDFor(id)]
 		if r == nil {
 			continue
 		}
@@ -104,14 +102,17 @@ func (m *Machine) Of(id api.InstanceID, spec *api.Microservice) (at api.ClusterI
 }
 
 // Note records that a cluster has the volumes in an instance's SLA. It returns those that are new there, or
-// have grown. rev returns a revision.
+// have grown. A shared volume stays where it is: its service is in one cluster. rev returns a revision.
 func (m *Machine) Note(id api.InstanceID, spec *api.Microservice, at api.ClusterID, now time.Time, rev func() api.Revision) (added []Record) {
 	for _, v := range spec.KeptVolumes() {
-		old := m.volumes[id.Volume(v.Name)]
+		old := m.volumes[v.IDFor(id)]
+		if old != nil && old.Cluster != at && v.Shared() {
+			continue
+		}
 		if old != nil && old.Cluster == at && old.Driver == v.Driver && (v.Driver == "" || old.SizeMB >= v.SizeMB) {
 			continue
 		}
-		r := Record{ID: id.Volume(v.Name), Cluster: at, Driver: v.Driver, SizeMB: v.SizeMB, Created: now, Revision: rev()}
+		r := Record{ID: v.IDFor(id), Access: v.Access, Cluster: at, Driver: v.Driver, SizeMB: v.SizeMB, Created: now, Revision: rev()}
 		if old != nil && old.Cluster == at {
 			r.Created = old.Created
 		}
@@ -127,13 +128,9 @@ func (m *Machine) Remove(id api.VolumeID) {
 		return
 	}
 	delete(m.volumes, id)
-	owner, top := id.Instance(), id.Tenant().Top()
-	s := m.byService[owner.Service()]
-	if delete(s[owner], id); len(s[owner]) == 0 {
-		delete(s, owner)
-	}
-	if len(s) == 0 {
-		delete(m.byService, owner.Service())
+	owner, top := id.Service(), id.Tenant().Top()
+	if delete(m.byService[owner], id); len(m.byService[owner]) == 0 {
+		delete(m.byService, owner)
 	}
 	if m.byTenant[top]--; m.byTenant[top] == 0 {
 		delete(m.byTenant, top)
@@ -156,11 +153,16 @@ func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
 	if err := m.checkSnapshots(id, spec); err != nil {
 		return err
 	}
+	if err := m.checkOneCluster(id, spec); err != nil {
+		return err
+	}
 	for _, v := range spec.KeptVolumes() {
-		for _, i := range step.Keys(m.byService[id]) {
-			r := m.volumes[i.Volume(v.Name)]
+		for _, has := range step.Keys(m.byService[id]) {
+			i, r := has.Owner(), m.volumes[has]
 			switch {
-			case r == nil:
+			case has.Label() != v.Name:
+			case r.Access != v.Access:
+				return fmt.Errorf("volume %s of %s has access_mode %s: it cannot become %s; name another volume, or delete this one first: %w", v.Name, i, accessOf(r.Access), accessOf(v.Access), api.ErrInvalid)
 			case r.Driver != v.Driver:
 				return fmt.Errorf("volume %s of %s is %s: it cannot become %s; name another volume, or delete this one first: %w", v.Name, i, kindOf(r.Driver), kindOf(v.Driver), api.ErrInvalid)
 			case r.Driver != "" && v.SizeMB < r.SizeMB:
@@ -173,6 +175,27 @@ func (m *Machine) Check(id api.ServiceID, spec *api.Microservice) error {
 	return nil
 }
 
+// checkOneCluster returns ErrInvalid if a service whose instances share a volume has volumes in several clusters.
+func (m *Machine) checkOneCluster(id api.ServiceID, spec *api.Microservice) error {
+	if !spec.SharesVolumes() {
+		return nil
+	}
+	var at api.ClusterID
+	for _, has := range step.Keys(m.byService[id]) {
+		r := m.volumes[has]
+		if !slices.ContainsFunc(spec.KeptVolumes(), func(v api.Volume) bool { return v.Name == has.Label() }) {
+			continue
+		}
+		if at != "" && r.Cluster != at {
+			return fmt.Errorf("the instances of %s share a volume, so that they are in one cluster, and its volumes are in %s and %s; delete those of one cluster first: %w", id, at, r.Cluster, api.ErrInvalid)
+		}
+		at = r.Cluster
+	}
+	return nil
+}
+
+func accessOf(mode string) string { return cmp.Or(mode, api.AccessOneWriter) }
+
 func kindOf(driver string) string {
 	if driver == "" {
 		return "local"
@@ -183,19 +206,20 @@ func kindOf(driver string) string {
 // Missing returns how many of a service's volumes do not exist yet, if it has that many
 // instances.
 func (m *Machine) Missing(id api.ServiceID, spec *api.Microservice, replicas int) int {
-	local := spec.KeptVolumes()
-	missing := len(local) * replicas
-	for i := range m.byService[id] {
-		if i.Number() >= replicas {
-			continue
+	missing := 0
+	for _, v := range spec.KeptVolumes() {
+		if v.Shared() {
+			missing++
+		} else {
+			missing += replicas
 		}
-		for _, v := range local {
-			if m.volumes[i.Volume(v.Name)] != nil {
+		for has := range m.byService[id] {
+			if has.Label() == v.Name && has.Shared() == v.Shared() && (has.Shared() || has.Instance().Number() < replicas) {
 				missing--
 			}
 		}
 	}
-	return missing
+	return max(0, missing)
 }
 
 // Admit returns ErrTooMany if a tenant may not have more volumes. more is the number of volumes that
