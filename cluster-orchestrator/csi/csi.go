@@ -119,7 +119,7 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 		return out, errors.Join(err, failed)
 	}
 	if r.ID != v.IDFor(w.Instance) {
-		return out, fmt.Errorf("volume %s of %s has another access_mode since this moment: %w", w.Name, w.Instance, api.ErrConflict)
+		return out, fmt.Errorf("volume %s of %s: its access_mode has changed meanwhile: %w", w.Name, w.Instance, api.ErrConflict)
 	}
 	d, err := c.driver(r.Driver)
 	if err != nil {
@@ -227,8 +227,23 @@ func (c *Controller) expand(ctx context.Context, d *csi.Driver, can csi.Controll
 	return c.do(ctx, cluster.VolumeGrown{ID: r.ID, SizeMB: sizeMB, OnNode: onNode})
 }
 
+// otherNode reports whether a shared volume is attached to another node of the same name at the driver. Nodes report the
+// name: a machine may have joined again under another id, and a hostile one may give that of another machine.
+func otherNode(r volumes.Record, node api.NodeID, nodeID string) bool {
+	for n, a := range r.Nodes {
+		if n != node && a.NodeID == nodeID {
+			return true
+		}
+	}
+	return false
+}
+
 func (c *Controller) detach(ctx context.Context, d *csi.Driver, can csi.ControllerService, r volumes.Record, node api.NodeID, nodeID string) error {
-	if can.Attach {
+	r, _, err := c.record(ctx, r.ID)
+	if err != nil {
+		return err
+	}
+	if can.Attach && !otherNode(r, node, nodeID) {
 		if err := d.Detach(ctx, r.ID.Tenant(), r.Handle, nodeID); err != nil {
 			return err
 		}

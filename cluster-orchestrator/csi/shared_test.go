@@ -103,6 +103,31 @@ func TestSharedVolumeIsDetachedWithItsLastPlacement(t *testing.T) {
 	}
 }
 
+// TestDetachingANodeLeavesOthersOfItsNameAlone: a machine has joined again under another id, or a node gives the name of
+// another one to the driver.
+func TestDetachingANodeLeavesOthersOfItsNameAlone(t *testing.T) {
+	r := newRig(t, time.Minute)
+	w := r.shares(2, 64, api.AccessManyWriters)
+	if _, err := r.Attach(t.Context(), "n1", w[0]); err != nil {
+		t.Fatal(err)
+	}
+	key := "csi_volume/" + string(web.Volume("data"))
+	d := r.docs[key]
+	d.Data = []byte(strings.Replace(string(d.Data), `"nodes":{`, `"nodes":{"n9":{"node_id":"csi-n1","for":{}},`, 1))
+	r.docs[key] = d
+	r.start()
+	if got := r.core.GoneFrom(web.Volume("data")); len(got) != 1 || got[0] != "n9" {
+		t.Fatalf("nodes that are gone: got %v, want n9", got)
+	}
+	if _, err := r.Attach(t.Context(), "n1", w[1]); err != nil {
+		t.Fatal(err)
+	}
+	if n, gone := r.server.Calls("ControllerUnpublishVolume"), r.core.GoneFrom(web.Volume("data")); n > 0 || len(gone) > 0 {
+		t.Errorf("the driver detached %d times, and %v are attached; want the record of n9 gone and nothing else", n, gone)
+	}
+	r.sharedIsDeleted()
+}
+
 // sharedIsDeleted removes the instances and deletes their volume, which is attached.
 func (r *rig) sharedIsDeleted() {
 	r.t.Helper()

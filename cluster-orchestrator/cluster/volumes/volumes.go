@@ -109,6 +109,9 @@ func (m *Machine) Begin(id api.VolumeID, v api.Volume) error {
 		return fmt.Errorf("volume %s is one of CSI driver %s, not of %s; name another volume, or delete this one: %w", id, r.Driver, v.Driver, api.ErrConflict)
 	case r.Access != v.Access:
 		return fmt.Errorf("volume %s has access_mode %s, not %s; name another volume, or delete this one: %w", id, r.Access, v.Access, api.ErrConflict)
+	case r.Refused:
+		r.Refused = false // the driver is asked again, and its answer may be lost
+		m.put(r)
 	}
 	return nil
 }
