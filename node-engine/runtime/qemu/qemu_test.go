@@ -46,7 +46,7 @@ func TestSuite(t *testing.T) {
 			MemoryMB:      256,
 			Left:          func(k wire.Key) []string { return left(t, cfg, k) },
 		}
-	})
+	}, "Exec", "Attach")
 }
 
 // TestUnikernelBoots boots a kernel of a few bytes, which has an entry for PVH, writes to the serial console
