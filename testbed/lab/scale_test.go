@@ -117,6 +117,7 @@ func TestScaleToZero(t *testing.T) {
 	for _, name := range []string{"engine", "containerd", "cluster"} {
 		sub(t, w.Lab, "kill -9 of the "+name+" during a cold start", func(t *testing.T) {
 			done := make(chan struct{})
+			before := containersOf(w.Nodes[1])
 			go func() {
 				defer close(done)
 				// Packets wait for 30 s; on a busy machine that may end before all daemons are back.
@@ -129,7 +130,11 @@ func TestScaleToZero(t *testing.T) {
 					return err
 				})
 			}()
-			time.Sleep(30 * time.Millisecond) // the demand is on its way, or the container is being created
+			for deadline := time.Now().Add(30 * time.Second); containersOf(w.Nodes[1]) <= before; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("no container is created within 30 s of the first packet")
+				}
+			}
 			kills[name]()
 			<-done
 			is(name, api.Running)
@@ -143,11 +148,17 @@ func TestScaleToZero(t *testing.T) {
 		if held := w.Held(w.Nodes[1]); held["task"]+held["container"] > 0 {
 			return fmt.Errorf("objects of containerd: %v", held)
 		}
-		if links, _ := filepath.Glob(filepath.Join(w.Nodes[1].Data, "containerd", "names", "*")); len(links) > 0 {
-			return fmt.Errorf("files of containers: %v", links)
+		if n := containersOf(w.Nodes[1]); n > 0 {
+			return fmt.Errorf("files of %d containers", n)
 		}
 		return nil
 	})
+}
+
+// containersOf returns how many containers a node has, or is creating: each has a directory from the start.
+func containersOf(n *lab.Node) int {
+	dirs, _ := filepath.Glob(filepath.Join(n.Data, "containerd", "names", "*"))
+	return len(dirs)
 }
 
 // TestScaleByPrometheus scales a service up and down by an expression that a real Prometheus server evaluates.

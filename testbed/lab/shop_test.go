@@ -80,6 +80,9 @@ func newShop(t *testing.T) *shop {
 	app.Namespace = lab.Namespace
 	for i := range app.Services {
 		app.Services[i].Namespace = lab.Namespace
+		if app.Services[i].Schedule != nil {
+			app.Services[i].Schedule.Cron = "* * * * *" // the night is long
+		}
 	}
 	s.Apply(lab.App("client", lab.On(s.Container("client", 1), "c1", "n0")))
 	s.Apply(s.sla)
@@ -147,13 +150,12 @@ func (s *shop) load(rate int) (stop func() (confirmed int)) {
 	var confirmed, sent, failed atomic.Int64
 	began := time.Now()
 	all.Go(func() {
-		tick := time.NewTicker(time.Second / time.Duration(rate))
-		defer tick.Stop()
 		for n := 0; ; n++ {
+			// By the clock, so that a late request is followed by the next at once: the rate is kept.
 			select {
 			case <-ctx.Done():
 				return
-			case <-tick.C:
+			case <-time.After(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate)))):
 			}
 			all.Go(func() {
 				var err error
@@ -229,5 +231,16 @@ func TestShop(t *testing.T) {
 		if err := s.order("cheese"); err != nil {
 			t.Error(err)
 		}
+	})
+	t.Run("the nightly report", func(t *testing.T) {
+		defer s.For(t)()
+		id := s.ID("shop", "report", 0)
+		lab.Within(t, 2*time.Minute, "a run of the report is complete", func() error {
+			in, err := s.API.Instance(t.Context(), id)
+			if err == nil && !slices.ContainsFunc(in.Runs, func(r api.Run) bool { return r.Result == api.RunCompleted }) {
+				err = fmt.Errorf("runs: %+v", in.Runs)
+			}
+			return err
+		})
 	})
 }
