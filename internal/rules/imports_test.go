@@ -211,6 +211,7 @@ var modules = []struct {
 	{"github.com/vishvananda/netlink", []string{"netmanager/link", "netmanager/dataplane", "netmanager/host", "netmanager/tunnel/tun", "node-engine/runtime/qemu"}, "devices, routes, neighbours, shaping and connection tracking by netlink"},
 	{"github.com/vishvananda/netns", []string{"netmanager/link", "node-engine/runtime/qemu"}, "vishvananda/netlink needs it for namespaces"},
 	{"github.com/tetratelabs/wazero", []string{"scheduler-plugins/extsched/wasm"}, "WebAssembly without a C library, with limits of memory and time"},
+	{"github.com/CycloneDX/cyclonedx-go", nil, "the bill of materials of a release, in testbed/release"},
 	{"github.com/gomodule/redigo", nil, "the example shop's client of its database, in testbed/shop"},
 	{"github.com/evanw/esbuild", nil, "bundles the dashboard, in the test that keeps the bundle fresh"},
 	{"github.com/chromedp/chromedp", nil, "drives a browser in the tests of the dashboard"},

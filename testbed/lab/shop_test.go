@@ -150,12 +150,13 @@ func (s *shop) load(rate int) (stop func() (confirmed int)) {
 	var confirmed, sent, failed atomic.Int64
 	began := time.Now()
 	all.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
 		for n := 0; ; n++ {
-			// By the clock, so that a late request is followed by the next at once: the rate is kept.
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(time.Until(began.Add(time.Duration(n) * time.Second / time.Duration(rate)))):
+			case <-tick.C:
 			}
 			all.Go(func() {
 				var err error

@@ -1,6 +1,6 @@
 // Package image builds container images from static binaries without a container tool: one layer,
-// written as an OCI image layout in a tar archive. The same binary always gives the same archive, so
-// that a digest identifies the build. It does not push or sign, and supports one platform.
+// written as an OCI image layout in a tar archive, for one or several platforms. The same binary
+// always gives the same archive, so that a digest identifies the build. It does not push or sign.
 //
 //	bin, err := image.Compile(ctx, dir, "./testbed/workload", runtime.GOARCH)
 //	err = image.WriteFile("hello.tar", image.Image{Ref: "treeline.local/hello:1", Binary: bin})
@@ -9,9 +9,11 @@ package image
 import (
 	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
 	_ "crypto/sha256" // go-digest looks it up by name
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -40,6 +42,22 @@ type Image struct {
 	// Files are further files by their paths, such as boot/vmlinuz. With them, an image needs no Binary.
 	Files map[string][]byte
 
+	// Executables are further static executables: paths in the image → paths of this machine.
+	// With them, an image needs no Binary.
+	Executables map[string]string
+
+	// Dirs are directories that belong to User.
+	Dirs []string
+
+	// Entrypoint replaces Binary as the entrypoint.
+	Entrypoint []string
+
+	// Version is the org.opencontainers.image.version; empty: none.
+	Version string
+
+	// Compress compresses the layer with gzip.
+	Compress bool
+
 	// Programs are paths of dynamically linked programs of this machine, which are added to the root
 	// directory with their libraries.
 	Programs []string
@@ -65,29 +83,43 @@ func Compile(ctx context.Context, dir, pkg, arch string) (string, error) {
 	return out, nil
 }
 
-// WriteFile writes the archive of img to path.
-func WriteFile(path string, img Image) error {
+// WriteFile writes the archive of an image to path. See [Write].
+func WriteFile(path string, platforms ...Image) error {
 	f, err := os.Create(path)
 	if err != nil {
-		return fmt.Errorf("write image %s: %w", img.Ref, err)
+		return fmt.Errorf("write image: %w", err)
 	}
 	defer f.Close()
-	if err := Write(f, img); err != nil {
+	if err := Write(f, platforms...); err != nil {
 		return err
 	}
 	return f.Close()
 }
 
-// Write writes img to w as a tar archive of an OCI image layout.
-func Write(w io.Writer, img Image) error {
-	blobs, index, err := build(img)
-	if err != nil {
-		return fmt.Errorf("build image %s from %s: %w", img.Ref, img.Binary, err)
+// Write writes an image to w as a tar archive of an OCI image layout. Several platforms of one image
+// have the same Ref.
+func Write(w io.Writer, platforms ...Image) error {
+	var blobs [][]byte
+	var manifests []v1.Descriptor
+	for _, img := range platforms {
+		b, manifest, err := build(img)
+		if err != nil {
+			return fmt.Errorf("build image %s: %w", img.Ref, err)
+		}
+		blobs, manifests = append(blobs, b...), append(manifests, manifest)
 	}
+	index := v1.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: v1.MediaTypeImageIndex, Manifests: manifests}
+	if len(manifests) > 1 {
+		// The name belongs to an index of its own: tools would otherwise see several images of one name.
+		b := mustJSON(index)
+		entry := describe(v1.MediaTypeImageIndex, b)
+		blobs, index.Manifests = append(blobs, b), []v1.Descriptor{entry}
+	}
+	index.Manifests[0].Annotations = map[string]string{v1.AnnotationRefName: platforms[0].Ref}
 	tw := tar.NewWriter(w)
 	files := []file{
 		{name: "oci-layout", mode: 0o644, data: mustJSON(v1.ImageLayout{Version: v1.ImageLayoutVersion})},
-		{name: "index.json", mode: 0o644, data: index},
+		{name: "index.json", mode: 0o644, data: mustJSON(index)},
 		{name: "blobs/", mode: 0o755},
 		{name: "blobs/sha256/", mode: 0o755},
 	}
@@ -95,19 +127,19 @@ func Write(w io.Writer, img Image) error {
 		files = append(files, file{name: "blobs/sha256/" + digest.FromBytes(b).Encoded(), mode: 0o644, data: b})
 	}
 	if err := writeTar(tw, files); err != nil {
-		return fmt.Errorf("write image %s: %w", img.Ref, err)
+		return fmt.Errorf("write image %s: %w", platforms[0].Ref, err)
 	}
 	return nil
 }
 
-// build returns the blobs of img, layer, config and manifest, and the index.
-func build(img Image) (blobs [][]byte, index []byte, err error) {
+// build returns the blobs of img, which are layer, config and manifest, and describes the manifest.
+func build(img Image) (blobs [][]byte, entry v1.Descriptor, err error) {
 	contents := []file{{name: "etc/", mode: 0o755}, {name: "tmp/", mode: 0o1777}}
 	var program []string
-	if img.Binary != "" || len(img.Files) == 0 {
+	if img.Binary != "" || len(img.Files)+len(img.Executables) == 0 {
 		bin, err := os.ReadFile(img.Binary)
 		if err != nil {
-			return nil, nil, err
+			return nil, v1.Descriptor{}, err
 		}
 		program = []string{entrypoint}
 		contents = append(contents, file{name: entrypoint[1:], mode: 0o755, data: bin})
@@ -115,19 +147,52 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 	for _, name := range slices.Sorted(maps.Keys(img.Files)) {
 		contents = append(contents, file{name: name, mode: 0o644, data: img.Files[name]})
 	}
+	for _, name := range slices.Sorted(maps.Keys(img.Executables)) {
+		bin, err := os.ReadFile(img.Executables[name])
+		if err != nil {
+			return nil, v1.Descriptor{}, err
+		}
+		contents = append(contents, file{name: name, mode: 0o755, data: bin})
+	}
 	if img.Arch == "" {
 		img.Arch = runtime.GOARCH
 	}
 	if img.User == "" {
 		img.User = defaultUser
 	}
+	if len(img.Dirs) > 0 {
+		var uid, gid int
+		if _, err := fmt.Sscanf(img.User, "%d:%d", &uid, &gid); err != nil {
+			return nil, v1.Descriptor{}, fmt.Errorf("read user %q: %w", img.User, err)
+		}
+		for _, dir := range img.Dirs {
+			contents = append(contents, file{name: dir + "/", mode: 0o700, uid: uid, gid: gid})
+		}
+	}
+	if img.Entrypoint != nil {
+		program = img.Entrypoint
+	}
 	more, err := programs(img.Programs)
 	if err != nil {
-		return nil, nil, err
+		return nil, v1.Descriptor{}, err
 	}
 	var layer bytes.Buffer
 	if err := writeTar(tar.NewWriter(&layer), append(contents, more...)); err != nil {
-		return nil, nil, err
+		return nil, v1.Descriptor{}, err
+	}
+	diffID, mediaType := digest.FromBytes(layer.Bytes()), v1.MediaTypeImageLayer
+	if img.Compress {
+		var smaller bytes.Buffer
+		z := gzip.NewWriter(&smaller)
+		_, err := z.Write(layer.Bytes())
+		if err = errors.Join(err, z.Close()); err != nil {
+			return nil, v1.Descriptor{}, err
+		}
+		layer, mediaType = smaller, v1.MediaTypeImageLayerGzip
+	}
+	var labels map[string]string
+	if img.Version != "" {
+		labels = map[string]string{v1.AnnotationVersion: img.Version}
 	}
 	platform := v1.Platform{Architecture: img.Arch, OS: "linux"}
 	config := mustJSON(v1.Image{
@@ -139,8 +204,9 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 			Entrypoint: program,
 			Cmd:        img.Cmd,
 			WorkingDir: "/",
+			Labels:     labels,
 		},
-		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
+		RootFS: v1.RootFS{Type: "layers", DiffIDs: []digest.Digest{diffID}},
 	})
 	if len(img.Health) > 0 {
 		config = withHealthcheck(config, img.Health)
@@ -149,17 +215,11 @@ func build(img Image) (blobs [][]byte, index []byte, err error) {
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: v1.MediaTypeImageManifest,
 		Config:    describe(v1.MediaTypeImageConfig, config),
-		Layers:    []v1.Descriptor{describe(v1.MediaTypeImageLayer, layer.Bytes())},
+		Layers:    []v1.Descriptor{describe(mediaType, layer.Bytes())},
 	})
-	entry := describe(v1.MediaTypeImageManifest, manifest)
+	entry = describe(v1.MediaTypeImageManifest, manifest)
 	entry.Platform = &platform
-	entry.Annotations = map[string]string{v1.AnnotationRefName: img.Ref}
-	index = mustJSON(v1.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2},
-		MediaType: v1.MediaTypeImageIndex,
-		Manifests: []v1.Descriptor{entry},
-	})
-	return [][]byte{layer.Bytes(), config, manifest}, index, nil
+	return [][]byte{layer.Bytes(), config, manifest}, entry, nil
 }
 
 // withHealthcheck adds a HEALTHCHECK to an image's configuration. The OCI format does not have it;
@@ -183,11 +243,13 @@ type file struct {
 	name string // a directory ends with "/"
 	mode int64
 	data []byte
+
+	uid, gid int
 }
 
 func writeTar(tw *tar.Writer, files []file) error {
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: epoch, Format: tar.FormatPAX}
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: epoch, Uid: f.uid, Gid: f.gid, Format: tar.FormatPAX}
 		h.Typeflag = tar.TypeReg
 		if f.name[len(f.name)-1] == '/' {
 			h.Typeflag = tar.TypeDir

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/treeline-edge/treeline/testbed/gobuild"
+)
+
+// TestReleaseIsReproducible builds a release of the commit twice, from clones in different directories and without
+// a network, and uses what is in it. Uncommitted changes are not tested.
+func TestReleaseIsReproducible(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds all programs twice")
+	}
+	top, err := gobuild.Root(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := build(t, top, filepath.Join(t.TempDir(), "a")), build(t, top, filepath.Join(t.TempDir(), "another", "directory"))
+	sums := read(t, filepath.Join(one, "SHA256SUMS"))
+	if other := read(t, filepath.Join(two, "SHA256SUMS")); sums != other {
+		t.Fatalf("two builds of one commit differ:\n%s\n%s", sums, other)
+	}
+	cmd := exec.Command("sh", "-c", "sha256sum -c SHA256SUMS")
+	cmd.Dir = one
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("sha256sum: %v\n%s", err, out)
+	}
+
+	bundle := file(t, one, "treeline_*_linux_*.tar.gz")
+	dir := t.TempDir()
+	unpack(t, bundle, dir)
+	out, err := exec.Command(filepath.Join(dir, "treeline", "linux-"+runtime.GOARCH, "treeline"), "version", "-o", "json").Output()
+	if err != nil {
+		t.Fatalf("treeline version: %v", err)
+	}
+	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(bundle), "treeline_"), "_linux_"+runtime.GOARCH+".tar.gz")
+	if !strings.Contains(string(out), `"`+version+`"`) {
+		t.Errorf("treeline version prints %s, the archive has the version %s", out, version)
+	}
+
+	for name, want := range map[string][]string{
+		"treeline":         {"./usr/bin/treeline", "./usr/share/man/man1/treeline.1.gz", "./usr/share/bash-completion/completions/treeline"},
+		"treeline-root":    {"./usr/bin/root-orchestrator", "./lib/systemd/system/treeline-root.service", "./etc/treeline/root.yaml"},
+		"treeline-cluster": {"./usr/bin/cluster-orchestrator", "./lib/systemd/system/treeline-cluster.service"},
+		"treeline-node":    {"./usr/bin/node-engine", "./usr/bin/netmanager", "./lib/systemd/system/treeline-node.service", "./lib/systemd/system/treeline-net.service"},
+	} {
+		deb := file(t, one, name+"_*.deb")
+		content, err := exec.Command("dpkg-deb", "--contents", deb).CombinedOutput()
+		if err != nil {
+			t.Fatalf("dpkg-deb: %v\n%s", err, content)
+		}
+		for _, path := range want {
+			if !strings.Contains(string(content), path+"\n") {
+				t.Errorf("%s has no %s:\n%s", filepath.Base(deb), path, content)
+			}
+		}
+		root := t.TempDir()
+		if out, err := exec.Command("dpkg-deb", "--extract", deb, root).CombinedOutput(); err != nil {
+			t.Fatalf("dpkg-deb: %v\n%s", err, out)
+		}
+		units, _ := filepath.Glob(filepath.Join(root, "lib/systemd/system/*.service"))
+		for _, unit := range units {
+			if text := read(t, unit); strings.Contains(text, "/usr/local/") {
+				t.Errorf("%s names /usr/local, where the package has nothing:\n%s", filepath.Base(unit), text)
+			}
+		}
+	}
+
+	var bom struct {
+		Components []struct{ Name, Version string }
+	}
+	if err := json.Unmarshal([]byte(read(t, file(t, one, "*.cdx.json"))), &bom); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, c := range bom.Components {
+		found[c.Name] = c.Version
+	}
+	for _, name := range []string{"node-engine", "github.com/containerd/containerd/v2", "preact", "std"} {
+		if found[name] == "" {
+			t.Errorf("the bill of materials has no %s: %v", name, found)
+		}
+	}
+}
+
+// build builds a release for this machine's architecture from a new clone, and returns its directory.
+func build(t *testing.T, top, clone string) string {
+	t.Helper()
+	if out, err := exec.Command("git", "clone", "-q", "file://"+top, clone).CombinedOutput(); err != nil {
+		t.Fatalf("git clone: %v\n%s", err, out)
+	}
+	dist := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.CommandContext(t.Context(), "scripts/release", "--out", dist, "--arch", runtime.GOARCH, "--linux-only")
+	cmd.Dir, cmd.Env = clone, append(os.Environ(), "GOPROXY=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/release: %v\n%s", err, out)
+	}
+	return dist
+}
+
+func TestVersionsOfPackagesAreOrdered(t *testing.T) {
+	for _, c := range [][2]string{{"v1.2.3-rc1", "v1.2.3"}, {"v0.0.0-20261128225127-fadcc993df2d", "v0.0.1"}, {"v1.2.3", "v1.10.0"}} {
+		if err := exec.Command("dpkg", "--compare-versions", debVersion(c[0]), "lt", debVersion(c[1])).Run(); err != nil {
+			t.Errorf("dpkg does not order %s before %s", c[0], c[1])
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// file returns the only file of a directory that has a pattern.
+func file(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s in the release: found %v, %v", pattern, found, err)
+	}
+	return found[0]
+}
+
+func unpack(t *testing.T, path, dir string) {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader([]byte(read(t, path))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(dir, filepath.Clean(h.Name))
+		if err := write(at, string(text), h.FileInfo().Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
