@@ -121,6 +121,9 @@ func (r *release) build(ctx context.Context) error {
 			for _, s := range info.Settings {
 				settings[s.Key] = s.Value
 			}
+			if settings["vcs.revision"] == "" {
+				return errors.New("go recorded no commit in the programs: run this in a clone with its .git directory (go does not read git worktrees)")
+			}
 			if settings["vcs.modified"] != "false" {
 				return errors.New("the checkout has uncommitted changes, so that nobody could build this release again: commit or remove them (git status)")
 			}
