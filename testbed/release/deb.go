@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -51,11 +52,18 @@ func (r *release) tag() string {
 // debs writes the Debian packages.
 func (r *release) debs(ctx context.Context) error {
 	manual := filepath.Join(r.work, "man")
-	// The manual is the same on all architectures, but only this machine's program can write it.
+	// The manual is the same on all architectures, but only a program for this machine can write it.
 	cmd := exec.CommandContext(ctx, "go", "run", sources["treeline"], "man", manual)
+	if slices.Contains(r.arches, runtime.GOARCH) {
+		cmd = exec.CommandContext(ctx, r.program(runtime.GOARCH, "treeline"), "man", manual)
+	}
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("write the manual: %w\n%s", err, msg)
 	}
+	return r.packages(ctx, manual)
+}
+
+func (r *release) packages(ctx context.Context, manual string) error {
 	for _, arch := range r.arches {
 		for _, d := range debs {
 			if err := r.deb(ctx, d, arch, manual); err != nil {

@@ -6,32 +6,37 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
-// TestReleaseIsReproducible builds a release of the commit twice, from clones in different directories and without
-// a network, and uses what is in it. Uncommitted changes are not tested.
-func TestReleaseIsReproducible(t *testing.T) {
+// TestRelease builds a release of the commit from a clone, without a network, uses what is in it, and builds a
+// program again in another directory. Uncommitted changes are not tested.
+func TestRelease(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds all programs twice")
+		t.Skip("builds all programs")
 	}
 	top, err := gobuild.Root(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, two := build(t, top, filepath.Join(t.TempDir(), "a")), build(t, top, filepath.Join(t.TempDir(), "another", "directory"))
-	sums := read(t, filepath.Join(one, "SHA256SUMS"))
-	if other := read(t, filepath.Join(two, "SHA256SUMS")); sums != other {
-		t.Fatalf("two builds of one commit differ:\n%s\n%s", sums, other)
+	here := filepath.Join(t.TempDir(), "here")
+	clone(t, top, here)
+	one := filepath.Join(t.TempDir(), "dist")
+	cmd := exec.CommandContext(t.Context(), "scripts/release", "--out", one, "--arch", runtime.GOARCH, "--linux-only")
+	cmd.Dir, cmd.Env = here, append(os.Environ(), "GOPROXY=off", "GOFLAGS=")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("scripts/release: %v\n%s", err, out)
 	}
-	cmd := exec.Command("sh", "-c", "sha256sum -c SHA256SUMS")
+	cmd = exec.Command("sh", "-c", "sha256sum -c SHA256SUMS")
 	cmd.Dir = one
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("sha256sum: %v\n%s", err, out)
@@ -47,6 +52,17 @@ func TestReleaseIsReproducible(t *testing.T) {
 	version := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(bundle), "treeline_"), "_linux_"+runtime.GOARCH+".tar.gz")
 	if !strings.Contains(string(out), `"`+version+`"`) {
 		t.Errorf("treeline version prints %s, the archive has the version %s", out, version)
+	}
+
+	elsewhere := filepath.Join(t.TempDir(), "another", "directory")
+	clone(t, top, elsewhere)
+	t.Chdir(elsewhere)
+	again := filepath.Join(t.TempDir(), "netmanager")
+	if _, err := (&release{}).compile(t.Context(), "netmanager", "linux", runtime.GOARCH, again); err != nil {
+		t.Fatal(err)
+	}
+	if read(t, again) != read(t, filepath.Join(dir, "treeline", "linux-"+runtime.GOARCH, "netmanager")) {
+		t.Error("a build of the same commit in another directory gives another netmanager")
 	}
 
 	for name, want := range map[string][]string{
@@ -94,19 +110,49 @@ func TestReleaseIsReproducible(t *testing.T) {
 	}
 }
 
-// build builds a release for this machine's architecture from a new clone, and returns its directory.
-func build(t *testing.T, top, clone string) string {
+func clone(t *testing.T, top, to string) {
 	t.Helper()
-	if out, err := exec.Command("git", "clone", "-q", "file://"+top, clone).CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "clone", "-q", "file://"+top, to).CombinedOutput(); err != nil {
 		t.Fatalf("git clone: %v\n%s", err, out)
 	}
-	dist := filepath.Join(t.TempDir(), "dist")
-	cmd := exec.CommandContext(t.Context(), "scripts/release", "--out", dist, "--arch", runtime.GOARCH, "--linux-only")
-	cmd.Dir, cmd.Env = clone, append(os.Environ(), "GOPROXY=off", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("scripts/release: %v\n%s", err, out)
+}
+
+// TestPackagesOfFakeProgramsAreReproducible packs the same files in two directories at different times.
+func TestPackagesOfFakeProgramsAreReproducible(t *testing.T) {
+	t.Chdir("../..") // where the command runs
+	var sums []string
+	for _, umask := range []fs.FileMode{0o600, 0o644} {
+		r := release{out: t.TempDir(), work: t.TempDir(), arches: platforms, version: "v1.2.3-rc1", time: time.Unix(1700000000, 0).UTC()}
+		r.ca = filepath.Join(r.work, "ca.crt")
+		manual := filepath.Join(r.work, "man")
+		for _, path := range []string{r.ca, filepath.Join(manual, "treeline.1")} {
+			if err := write(path, "text\n", umask); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, arch := range r.arches {
+			for p := range sources {
+				if err := write(r.program(arch, p), p+" for "+arch, umask); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, step := range []func() error{
+			func() error { return r.packages(t.Context(), manual) },
+			func() error { return r.images(t.Context()) },
+			func() error { return r.client("linux", "amd64", "treeline", r.program("amd64", "treeline")) },
+			func() error { return r.client("windows", "arm64", "treeline.exe", r.program("arm64", "treeline")) },
+			func() error { return r.sums(t.Context()) },
+		} {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sums = append(sums, read(t, filepath.Join(r.out, "SHA256SUMS")))
 	}
-	return dist
+	if n := strings.Count(sums[0], "\n"); n != 13 || sums[0] != sums[1] {
+		t.Errorf("the files of two runs, want 13 and the same:\n%s\n%s", sums[0], sums[1])
+	}
 }
 
 func TestVersionsOfPackagesAreOrdered(t *testing.T) {
