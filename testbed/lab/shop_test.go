@@ -39,7 +39,7 @@ type shop struct {
 const shopSLA = "../../deploy/examples/shop/shop.yaml"
 
 func newShop(t *testing.T) *shop {
-	programtest.Need(t, "containerd", "runc", "redis-check-rdb")
+	programtest.Need(t, "containerd", "runc", "redis-check-rdb", "mosquitto")
 	s := &shop{Overlay: lab.NewOverlay(t, lab.Options{}, "--dead", "30s"), t: t}
 	program := filepath.Join(s.Dir, "shop")
 	if err := gobuild.Build(t.Context(), program, "testbed/shop"); err != nil {
@@ -49,9 +49,14 @@ func newShop(t *testing.T) *shop {
 	if err != nil {
 		t.Fatal(err)
 	}
+	mosquitto, err := exec.LookPath("mosquitto")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, img := range []image.Image{
 		{Ref: "treeline.local/shop:1", Binary: program},
 		{Ref: "treeline.local/shop-db:1", Binary: program, Programs: []string{redis}},
+		{Ref: brokerImage, Binary: program, Programs: []string{mosquitto}},
 	} {
 		if err := image.WriteFile(filepath.Join(s.Containerd().Images, filepath.Base(img.Ref)+".tar"), img); err != nil {
 			t.Fatal(err)
@@ -193,6 +198,10 @@ func TestShop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Run("addon", func(t *testing.T) {
+		defer s.For(t)()
+		s.addon(t)
+	})
 	t.Run("update", func(t *testing.T) {
 		defer s.For(t)()
 		stop := s.load(200)
