@@ -1,11 +1,14 @@
 package lab_test
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
@@ -138,6 +141,15 @@ func TestKill9(t *testing.T) {
 		w.Kill9()
 		l.WaitGone("web", gone)
 		c.Start()
+		lab.Within(t, time.Minute, "the cluster hears without the root that web was restarted", func() error {
+			all, _, err := client.List[api.Instance](l.Context(), c.API, "/v1/instances", client.ListOptions{})
+			if err == nil && !slices.ContainsFunc(all, func(i api.Instance) bool {
+				return i.ID == web.id && i.Restarts > was.Restarts && i.State == api.Running
+			}) {
+				err = fmt.Errorf("its instances are %+v", all)
+			}
+			return err
+		})
 		l.StartRoot()
 		l.Wait("the root hears that web was restarted", lab.Is(web.id, func(i api.Instance) bool { return i.Restarts > was.Restarts && i.State == api.Running }))
 		if now := l.Workload(web.id); now.Epoch != w.Epoch {
