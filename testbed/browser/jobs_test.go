@@ -374,6 +374,7 @@ func (in *installation) provider(t *testing.T) {
 	b.keys(kb.Enter)
 	b.shows("Overview")
 	b.until("pages for applications are not offered", "!document.querySelector('nav').innerText.includes('Deploy')")
+	b.until("nor shown", "document.querySelector('.tile') && !/instances run|No application/.test(document.body.innerText)")
 	b.look("overview-provider")
 	for _, page := range []string{"Network", "Access", "Events"} {
 		b.press(page)

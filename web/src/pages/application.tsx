@@ -19,7 +19,7 @@ function Links({ id, services }: { id: string; services: Service[] }) {
     <>
       <h2>Links</h2>
       <Graph
-        services={services.map((s) => ({ name: s.spec.microservice_name, note: s.running + ' of ' + s.replicas + ' run', tone: s.running < s.replicas ? 'busy' : 'good' }))}
+        services={services.map((s) => ({ name: s.spec.microservice_name, note: s.running + ' of ' + s.replicas + ' run' + (s.dormant ? ', ' + s.dormant + ' dormant' : ''), tone: s.running + (s.dormant || 0) + (s.completed || 0) < s.replicas ? 'busy' : 'good' }))}
         links={withLatencies(links, now.value?.links || [])}
       />
       {links.length > 0 && (
@@ -68,7 +68,7 @@ export function ApplicationPage({ id }: { id: string }) {
         <dt>Tenant</dt>
         <dd><T>{app.tenant}</T></dd>
         <dt>Instances</dt>
-        <dd>{app.running} of {app.wanted} run{app.failed ? ', ' + app.failed + ' failed' : ''}</dd>
+        <dd>{app.running} of {app.wanted} run{app.dormant ? ', ' + app.dormant + ' dormant' : ''}{app.failed ? ', ' + app.failed + ' failed' : ''}</dd>
         <dt>Created</dt>
         <dd><Age of={app.created} /> ago{app.by && <> by <T>{app.by}</T></>}</dd>
       </dl>

@@ -1,3 +1,4 @@
+import { useState } from 'preact/hooks';
 import type { Instance, Node, Remaining } from '../types';
 import { get, Page, post, segment, send, tier } from '../http';
 import { may } from '../may';
@@ -44,6 +45,7 @@ export function NodePage({ cluster, id }: { cluster: string; id: string }) {
   // The list, because a node that was removed is no error.
   const nodes = useLoaded((s) => get<Page<Node>>(at, s), at, refresh);
   const n = (nodes.value?.items || []).find((n) => n.id === id);
+  const [leaving, setLeaving] = useState(false); // its load is no longer asked for: it may be gone at any time
   const all = useLoaded((s) => get<Page<Instance>>(base + '/instances', s), n ? path : '', refresh);
   const here = (all.value?.items || []).filter((i) => i.node === id);
   return (
@@ -58,7 +60,16 @@ export function NodePage({ cluster, id }: { cluster: string; id: string }) {
           <Commands node={n} at={at} again={nodes.again} all />{' '}
           <Dangerous
             name="Remove" title={'Remove ' + clean(id) + '?'}
-            act={async (f) => (await (f.get('purge') ? post(path + '/purge') : send('DELETE', path)), nodes.again())}
+            act={async (f) => {
+              setLeaving(true);
+              try {
+                await (f.get('purge') ? post(path + '/purge') : send('DELETE', path));
+              } catch (e) {
+                setLeaving(false);
+                throw e;
+              }
+              nodes.again();
+            }}
           >
             <p>Its certificates are refused from now on, and its instances are placed elsewhere. Drain it first, so that they move without a pause.</p>
             <label><input type="checkbox" name="purge" defaultChecked={n.status !== 'silent'} /> Have it delete its workloads, images, logs and keys first</label>
@@ -106,7 +117,7 @@ export function NodePage({ cluster, id }: { cluster: string; id: string }) {
           <DataAge at={all.at} />
         </section>
       )}
-      {n && n.status !== 'joining' && n.status !== 'silent' && <NodeLoad at={base} node={id} />}
+      {n && !leaving && !n.purging && n.status !== 'joining' && n.status !== 'silent' && <NodeLoad at={base} node={id} />}
       {n && (
         <section aria-label="Limits">
           <h2>What it counts for at most</h2>

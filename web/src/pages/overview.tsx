@@ -1,3 +1,4 @@
+import { may } from '../may';
 import { Empty, Failure, T, useLive } from '../parts/basics';
 import { Bar } from '../parts/basics';
 import { EventTable } from '../parts/events';
@@ -26,16 +27,20 @@ export function Overview() {
     <>
       <h1>Overview</h1>
       <div class="tiles">
-        <a class="tile" href={to('apps')}>
-          <span class="figure">{apps.length}</span> {apps.length === 1 ? 'application' : 'applications'}
-        </a>
-        <a class="tile" href={to('apps')}>
-          <span class="figure">
-            {sum('running')}
-            <span class="faint"> / {sum('wanted')}</span>
-          </span>{' '}
-          instances run
-        </a>
+        {may('apps') && (
+          <>
+            <a class="tile" href={to('apps')}>
+              <span class="figure">{apps.length}</span> {apps.length === 1 ? 'application' : 'applications'}
+            </a>
+            <a class="tile" href={to('apps')}>
+              <span class="figure">
+                {sum('running')}
+                <span class="faint"> / {sum('wanted')}</span>
+              </span>{' '}
+              instances run
+            </a>
+          </>
+        )}
         <a class="tile" href={to('clusters')}>
           <span class="figure">
             {clusters.filter((c) => c.status === 'ready').length}
@@ -61,7 +66,7 @@ export function Overview() {
       {clusters.length === 0 && (
         <Empty command="treeline token create --cluster munich" docs="/docs/how-to/operator#a-cluster">No cluster has joined. This command makes a token, and prints the line that a cluster joins with.</Empty>
       )}
-      {clusters.length > 0 && apps.length === 0 && <Empty command="treeline apply -f sla.yaml" docs="/docs/how-to/developer">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>}
+      {clusters.length > 0 && apps.length === 0 && may('apps') && <Empty command="treeline apply -f sla.yaml" docs="/docs/how-to/developer">No application is deployed. <a href={to('deploy')}>Deploy one</a>, or:</Empty>}
       {waiting.length > 0 && (
         <section>
           <h2>Needs attention</h2>

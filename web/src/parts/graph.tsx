@@ -90,7 +90,7 @@ export function Graph({ services, links, chosen, pick }: { services: Drawn[]; li
               </text>
               {s.note && (
                 <text x={x + boxWidth / 2} y={y + 37} text-anchor="middle" class={'small ' + (s.tone || '')}>
-                  {clean(s.note).slice(0, 24)}
+                  {clean(s.note).slice(0, 26)}
                 </text>
               )}
             </g>
