@@ -214,6 +214,22 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
+// RestoreState is the state of a root that was restored from a snapshot. While Held, clusters keep what they run,
+// and get no assignments.
+type RestoreState struct {
+	Held     bool              `json:"held"`
+	Taken    time.Time         `json:"taken,omitzero"`    // the snapshot
+	Restored time.Time         `json:"restored,omitzero"` // when it was restored
+	Unknown  []UnknownInstance `json:"unknown,omitempty"` // they stop when the restore is accepted
+	Silent   []ClusterID       `json:"silent,omitempty"`  // clusters that have not reported yet
+}
+
+// UnknownInstance is an instance that a cluster reports and its root has no record of there.
+type UnknownInstance struct {
+	Cluster  ClusterID  `json:"cluster"`
+	Instance InstanceID `json:"instance"`
+}
+
 // SnapshotRequest is the request POST /v1/system/snapshot at the root or a cluster.
 type SnapshotRequest struct {
 	Recipients []string `json:"recipients,omitempty" maxItems:"8" doc:"X25519 recipients of age, age1…; none: those of the daemon's configuration."`

@@ -164,6 +164,44 @@ authority identifies the installation: it is the SHA-256 of the public key of it
 	return cmd
 }
 
+func (c *cli) snapshotAcceptCmd() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "accept", Short: "Let a restored root manage its clusters again", Args: cobra.NoArgs,
+		Long: `Let a root that was restored from a snapshot manage its clusters again. Until then clusters
+keep what they run, and get no assignments. Instances that the root has no record of, because
+they were created after the snapshot, are listed; they stop when the restore is accepted. To
+keep their services, apply their SLAs before.`,
+		Example: `  treeline snapshot accept`,
+		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, _ []string) error {
+			var s api.RestoreState
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: "/v1/system/restore"}, &s); err != nil {
+				return err
+			}
+			if !s.Held {
+				return fmt.Errorf("the root is not restored from a snapshot, or this was accepted before: %w", api.ErrConflict)
+			}
+			for _, u := range s.Unknown {
+				c.say("instance %s in cluster %s has no record and will stop", u.Instance, u.Cluster)
+			}
+			for _, at := range s.Silent {
+				c.say("cluster %s has not reported yet; what it runs is not listed", at)
+			}
+			if err := c.confirm(yes, fmt.Sprintf("The root is as of the snapshot of %s. This stops %d instances, and lets the root change what clusters run.",
+				s.Taken.Local().Format("2006-01-02 15:04:05"), len(s.Unknown))); err != nil {
+				return err
+			}
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: "/v1/system/restore"}, nil); err != nil {
+				return err
+			}
+			c.say("restore accepted")
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return cmd
+}
+
 // inspected is the output of treeline snapshot inspect.
 type inspected struct {
 	snapshot.Header

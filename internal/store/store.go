@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 )
@@ -23,6 +24,19 @@ type Doc struct {
 	Key     string // 1 to 512 bytes of UTF-8 without NUL
 	Version uint64
 	Data    []byte // at most MaxData; nil deletes the document
+}
+
+// The document that a restore from a snapshot adds, so that the daemon stops nothing that was made since the
+// snapshot until an administrator accepts it.
+const (
+	KindRestored = "restored"
+	KeyRestored  = "snapshot"
+)
+
+// Restored is the content of that document.
+type Restored struct {
+	Taken    time.Time `json:"taken"` // the snapshot
+	Restored time.Time `json:"restored"`
 }
 
 // MaxData bounds a document, in bytes.

@@ -19,6 +19,24 @@ func (a *API) registerSystem() {
 		About("All documents of the store and the keys, as of one moment, encrypted with age. For admins of the system. With a personal token, only recipients of the root's configuration are accepted.").
 		Answers("The snapshot.", snapshot.MediaType, &huma.Schema{Type: huma.TypeString, Format: "binary"})
 	handle(a, op, rights.SystemWrite, a.takeSnapshot)
+	answer(a, rest.Tag("system").Get("/v1/system/restore", "Get the state after a restore").Named("getRestore").
+		About("After a restore from a snapshot, clusters keep what they run and get no assignments until an admin accepts it. Unknown has the instances that stop then: apply their SLAs before to keep their services."),
+		rights.SystemRead, a.restoreState)
+	act(a, rest.Tag("system").Post("/v1/system/restore", "Accept a restore", 409).Named("acceptRestore").
+		About("Clusters get assignments again, and stop the instances that the root has no record of."), rights.SystemWrite, a.acceptRestore)
+}
+
+func (a *API) restoreState(ctx context.Context, _ rights.Principal, _ *rest.None) (out api.RestoreState, err error) {
+	err = a.owner.Read(ctx, func() { out = a.core.Restored() })
+	return out, err
+}
+
+func (a *API) acceptRestore(ctx context.Context, p rights.Principal, _ *rest.None) error {
+	if err := a.owner.Do(ctx, root.AcceptRestored{By: p.User}, nil); err != nil {
+		return err
+	}
+	a.opt.Log.Warn("restore from a snapshot accepted", "by", p.User)
+	return nil
 }
 
 func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Body[api.SnapshotRequest]) (*streamOut, error) {

@@ -337,7 +337,7 @@ func (c *Core) observe(at api.ClusterID, o *api.Observed, readiness bool) {
 		return
 	}
 	in := c.apps.Get(id)
-	if newest := o.Epoch.Root(); newest > in.EpochAt(at).Root() && newest > c.Revision() && newest < maxRevision {
+	if newest := o.Epoch.Root(); newest > in.EpochAt(at).Root() && (newest > c.Revision() || c.restored != nil) && newest < maxRevision {
 		// The cluster has a placement that this root has no record of: the store was restored from
 		// an older copy. Continue above that revision and accept the placement.
 		c.counter.Raise(uint64(newest), &c.journal, kindMeta, metaCounter)
@@ -489,6 +489,9 @@ func (c *Core) adopt(at api.ClusterID, o *api.Observed) {
 
 // sendDesired adds the assignments of some instances to a message about a desired set and sends it.
 func (c *Core) sendDesired(at api.ClusterID, msg wire.Desired, put []api.InstanceID) {
+	if c.restored != nil {
+		return // it would stop what was made since the snapshot
+	}
 	for _, id := range put {
 		in := c.apps.Get(id)
 		msg.Put = append(msg.Put, c.assignment(&in, at))

@@ -118,6 +118,7 @@ type effects struct {
 	orphans    []string                   // custom resources that were restored without their kind
 	unfinished []addonChange              // that were restored; the first step completes them
 	ending     []api.AddonID              // whose changes this step completes
+	restored   *store.Restored            // what the store was restored from; not nil: clusters get no assignments
 	dry        bool                       // this core is the copy of a dry run; it writes no events
 }
 
@@ -189,6 +190,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 
 // start repairs changes that a crash interrupted between two saves.
 func (c *Core) start() {
+	c.startRestored()
 	for _, id := range c.clusters.IDs() {
 		c.clusters.Start(id, api.Generation(c.next()))
 		c.refresh(id)
@@ -348,7 +350,7 @@ const (
 // Restore reads what the root saved before a restart. It must come before the first Step. It
 // ignores documents of other kinds.
 func (c *Core) Restore(docs []store.Doc) error {
-	rank := map[string]int{kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8, kindCustomKind: 9, kindCustom: 10, kindAddon: 11, kindAddonChange: 12}
+	rank := map[string]int{store.KindRestored: 1, kindMeta: 1, kindCluster: 2, kindApp: 3, kindInstance: 4, kindEvent: 5, kindAddress: 6, KindValues: 7, kindVolume: 3, kindSnapshot: 3, kindRollOut: 8, kindCustomKind: 9, kindCustom: 10, kindAddon: 11, kindAddonChange: 12}
 	docs = slices.DeleteFunc(slices.Clone(docs), func(d store.Doc) bool { return rank[d.Kind] == 0 })
 	slices.SortStableFunc(docs, func(a, b store.Doc) int { return cmp.Compare(rank[a.Kind], rank[b.Kind]) })
 	for _, d := range docs {
@@ -373,6 +375,9 @@ func (c *Core) restore(d store.Doc) error {
 			return restoreAs(d, c.clusters.RestoreBlocks)
 		}
 		return nil
+	}
+	if d.Kind == store.KindRestored {
+		return restoreAs(d, func(r store.Restored) { c.restored = &r })
 	}
 	if err := c.initNetwork(); err != nil {
 		return err

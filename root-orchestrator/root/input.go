@@ -55,6 +55,9 @@ type (
 		Instance api.InstanceID
 		Text     string
 	}
+	// AcceptRestored ends the state after a restore: clusters get assignments again, and stop what the root does not
+	// know. Refused with ErrConflict in another state.
+	AcceptRestored struct{ By string }
 	// SystemAccessed records that an admin of the system got something of the installation itself.
 	SystemAccessed struct{ Text string }
 	// VolumeAccessed is Accessed for a volume.

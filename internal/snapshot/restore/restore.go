@@ -9,12 +9,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -164,7 +166,11 @@ func (w *writer) open() error {
 	if err != nil {
 		return err
 	}
-	return w.store.Save(w.ctx, []store.Doc{mark})
+	restored, err := json.Marshal(store.Restored{Taken: w.header.Time, Restored: time.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	return w.store.Save(w.ctx, []store.Doc{mark, {Kind: store.KindRestored, Key: store.KeyRestored, Version: 1, Data: restored}})
 }
 
 func (w *writer) openStore() (store.Store, error) {
@@ -193,8 +199,8 @@ func (w *writer) doc(d snapshot.Doc) error {
 	}
 	// Versions count the changes of a document in one store.
 	out := store.Doc{Kind: d.Kind, Key: d.Key, Version: 1, Data: d.Data}
-	if storemark.Marked([]store.Doc{out}) {
-		return nil
+	if storemark.Marked([]store.Doc{out}) || d.Kind == store.KindRestored {
+		return nil // open has saved newer ones
 	}
 	if d.Again {
 		return w.again(out)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/vivaldi"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -82,6 +83,17 @@ func (m *Machine) Observe(id api.ClusterID, o *api.Observed) {
 		cl.observed[o.Instance] = o.Digest()
 		cl.known = cl.known.Toggle(o.Digest())
 	}
+}
+
+// Observes reports whether the cluster has reported an instance.
+func (m *Machine) Observes(id api.ClusterID, in api.InstanceID) bool {
+	_, ok := m.clusters[id].observed[in]
+	return ok
+}
+
+// Unassigned returns the instances that the cluster has reported and that are not in its set, sorted.
+func (m *Machine) Unassigned(id api.ClusterID) []api.InstanceID {
+	return slices.DeleteFunc(step.Keys(m.clusters[id].observed), func(in api.InstanceID) bool { return m.Has(id, in) })
 }
 
 // Forget removes an observation, so that the root requests a report of all instances.
