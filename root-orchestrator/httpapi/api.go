@@ -75,7 +75,7 @@ type Options struct {
 	Clusters Clusters
 	Version  string
 	Replicas []string // URLs of all replicas of the root, for clients
-	Sealer   Sealer // for configs and secrets
+	Sealer   Sealer   // for configs and secrets
 
 	Snapshots  *snapshot.Taker
 	Recipients []string // of snapshots, by the root's configuration

@@ -59,6 +59,8 @@ func TestARestoredRootStopsNothingUnasked(t *testing.T) {
 		t.Errorf("accepted again: got %v, want ErrConflict", err)
 	}
 	w.restart()
+	w.settle()
+	w.pass(time.Minute)
 	w.apply(1)
 	w.settle()
 	if runs() != 1 {
