@@ -412,9 +412,19 @@ func (in *installation) join(line, name string) (stop func()) {
 		in.t.Fatalf("the line has no token: %s", line)
 	}
 	data := folder(in.t)
+	group := "treeline-browser-" + filepath.Base(data)
+	in.t.Cleanup(func() { // a node leaves the parents of its workloads' cgroups
+		for _, at := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} {
+			left, _ := filepath.Glob(at + group)
+			for _, dir := range left {
+				_ = os.Remove(filepath.Join(dir, "shims"))
+				_ = os.Remove(dir)
+			}
+		}
+	})
 	var out bytes.Buffer
 	c := exec.Command(os.Getenv(programs)+"/node-engine", "--data", data, "--name", name, "--runtime", "process", "--containerd-network", "host",
-		"--process-allow", os.Getenv(programs), "--process-cgroup-parent", "/treeline-browser-"+filepath.Base(data), "--cpus", "1", "--memory", "256", "--token-file", "-")
+		"--process-allow", os.Getenv(programs), "--process-cgroup-parent", "/"+group, "--cpus", "1", "--memory", "256", "--token-file", "-")
 	c.Stdin = strings.NewReader(token)
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Start(); err != nil {
