@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -136,6 +137,56 @@ func TestCSIVolumes(t *testing.T) {
 		}
 		nodes[old].Link.Heal()
 		l.Wait("both nodes take work", lab.Nodes("munich", 2))
+		check(t)
+	})
+
+	sub(t, l, "instances share a volume", func(t *testing.T) {
+		share := l.Container("share", 3)
+		share.Cmd = []string{"/app", "journal", "/data/pages"}
+		share.Volumes = []api.Volume{{Name: "pages", Driver: driver, MountPath: "/data", SizeMB: 16, Access: api.AccessManyWriters}}
+		l.Apply(lab.App("joint", share))
+		l.Wait("all instances run", l.Running("joint", "share", 3))
+		volume := l.ID("joint", "share", 0).Service().Volume("pages")
+		all := storage.Volumes()
+		if len(all) != 2 {
+			t.Fatalf("volumes: got %v, want that of db and the shared one", all)
+		}
+		handle := all[1]
+		published := map[string]int{} // by node, with the stage
+		for n := range 3 {
+			published[l.Workload(l.ID("joint", "share", n)).Node]++
+		}
+		for name := range published {
+			published[name]++
+		}
+		lab.Within(t, time.Minute, "all instances write to the shared volume, which is staged once on each node", func() error {
+			text, _ := os.ReadFile(filepath.Join(storage.Data(handle), "pages"))
+			for n := range 3 {
+				if !strings.Contains(string(text), string(l.ID("joint", "share", n))+" ") {
+					return fmt.Errorf("instance %d has no line:\n%s", n, text)
+				}
+			}
+			at := map[string]int{}
+			for _, name := range storage.Mounts(handle) {
+				at[name]++
+			}
+			if !maps.Equal(at, published) {
+				return fmt.Errorf("mounts by node: got %v, want %v", at, published)
+			}
+			return nil
+		})
+		if out, err := l.TryCLI("delete", "volume", string(volume), "--yes"); err == nil {
+			t.Errorf("a volume in use is deleted:\n%s", out)
+		}
+		l.Delete("joint")
+		l.Wait("the instances are gone", l.Gone("joint"))
+		lab.Within(t, time.Minute, "the shared volume is detached", func() error {
+			if at := storage.Attached(handle); at != "" {
+				return errors.New(at)
+			}
+			return nil
+		})
+		l.CLI("delete", "volume", string(volume), "--yes")
 		check(t)
 	})
 
