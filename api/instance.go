@@ -75,7 +75,7 @@ const (
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited
-	ReasonAccess        Reason = "access"              // of an event: a user ran a process in it, attached to it or forwarded its ports
+	ReasonAccess        Reason = "access"              // of an event: a user reached a workload or volume, or changed something through an API, or was refused
 	ReasonRolledBack    Reason = "rolled_back"         // a new SLA failed; the last healthy one replaced it
 	ReasonNoScheduler   Reason = "scheduler_failed"    // of an event: the external scheduler failed or its answer was invalid; the built-in one decided
 )

@@ -3,7 +3,7 @@ package api
 import "time"
 
 // EventKinds are the kinds of events.
-var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret", "kind", "resource", "addon"}
+var EventKinds = []string{"instance", "app", "service", "cluster", "volume", "config", "secret", "kind", "resource", "user", "tenant", "token", "webhook", "node", "addon"}
 
 // NewWebhook is a request for a webhook.
 type NewWebhook struct {

@@ -49,7 +49,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&watch, "watch", "w", false, "keep printing new events")
 	f.IntVar(&last, "last", 0, "number of events, the newest; 0: all that the root keeps")
-	f.StringVar(&cluster, "cluster", "", "show who reached instances through the own port of this cluster, which keeps these records")
+	f.StringVar(&cluster, "cluster", "", "show who reached instances and changed something through the API of this cluster, which keeps these records")
 	c.completeCluster(cmd)
 	c.unnamedFlags(cmd)
 	return cmd

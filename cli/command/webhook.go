@@ -39,7 +39,7 @@ once. After eight failed tries, within about an hour and a half, it is a dead le
 			return err
 		}),
 	}
-	create.Flags().StringSliceVar(&n.Kinds, "kind", nil, "only events of this kind: instance, app, service, cluster, volume, config, secret, kind or resource (custom ones), addon")
+	create.Flags().StringSliceVar(&n.Kinds, "kind", nil, "only events of this kind: instance, app, service, cluster, volume, config, secret, kind or resource (custom ones), addon, user, tenant, token, webhook or node")
 	create.Flags().StringSliceVar(&reasons, "reason", nil, "only events with this reason, for example unhealthy")
 	retry := &cobra.Command{
 		Use: "retry ID…", Short: "Send the dead letters of webhooks once more", Args: cobra.MinimumNArgs(1), ValidArgsFunction: cobra.NoFileCompletions,

@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/store"
 )
@@ -107,6 +108,12 @@ func (a *Audit) RecordSystem(ctx context.Context, text string) error {
 	return a.record(ctx, api.Event{Kind: "system", Object: string(a.opt.Cluster)}, "the cluster orchestrator", text, true)
 }
 
+// RecordOperation is Record for an operation of the cluster's API. The notice to the root does not have the object,
+// because the root does not know nodes.
+func (a *Audit) RecordOperation(ctx context.Context, r records.Record, text string, first bool) error {
+	return a.record(ctx, api.Event{Tenant: r.Tenant, Kind: r.Kind, Object: r.Object}, "", text, first)
+}
+
 func (a *Audit) record(ctx context.Context, e api.Event, object, text string, first bool) error {
 	e.Time, e.Tier, e.Reason, e.Detail, e.Cluster = a.opt.Now(), "cluster "+string(a.opt.Cluster), api.ReasonAccess, step.Clip(text), a.opt.Cluster
 	a.mu.Lock()
@@ -117,7 +124,11 @@ func (a *Audit) record(ctx context.Context, e api.Event, object, text string, fi
 	if first {
 		a.unsaid++
 		if e.Time.Sub(a.notified) >= notifyEvery {
-			notice = fmt.Sprintf("%s in %s, at the cluster's own port", text, object)
+			notice = text
+			if object != "" {
+				notice += " in " + object
+			}
+			notice += ", at the cluster's own port"
 			if a.unsaid > 1 {
 				notice += fmt.Sprintf(", and %d more", a.unsaid-1)
 			}

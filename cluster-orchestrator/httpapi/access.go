@@ -21,7 +21,7 @@ import (
 
 func (a *API) registerAccess() {
 	instances := rest.Tag("instances")
-	answer(a, rest.Tag("events").Get("/v1/events", "List who reached instances through the cluster's own port").Named("listEvents"), "", a.events)
+	answer(a, rest.Tag("events").Get("/v1/events", "List who reached instances through the cluster's own port, and who changed something").Named("listEvents"), "", a.events)
 	errors := []int{404, 409, 503, 504}
 	handle(a, instances.Get("/v1/instances/{id}/exec", "Run a process in an instance, over a WebSocket", errors...).Named("execInstance").About(access.AboutExec), "",
 		func(ctx context.Context, p rights.Principal, in *access.ExecIn) (*streamOut, error) {
@@ -57,13 +57,13 @@ func (a *API) accessible(ctx context.Context, r wire.StreamRequest) (i api.Insta
 	return i, nil
 }
 
-// events returns the records of access through this API: all to the operator, and to others those of
+// events returns the records of access and changes through this API: all to the operator, and to others those of
 // applications that they may see.
 func (a *API) events(_ context.Context, p rights.Principal, _ *rest.None) (api.Page[api.Event], error) {
 	if p.User == "" {
 		return api.Page[api.Event]{}, fmt.Errorf("list events: sign in first: %w", api.ErrUnauthenticated)
 	}
-	return page(slices.DeleteFunc(a.opt.Audit.List(), func(e api.Event) bool { return a.sees(p, e.Instance) != nil }), nil)
+	return page(slices.DeleteFunc(a.opt.Audit.List(), func(e api.Event) bool { return a.seesTenant(p, e.Tenant) != nil }), nil)
 }
 
 // access serves a stream to a workload for a user of this API, and records its begin and its result.

@@ -32,6 +32,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -86,6 +87,8 @@ type Caller struct {
 	Own  bool          // it is the operator's own token, not a named one or one that the root issued
 	Life time.Duration // until the token expires; 0: never
 	Good func() error  // returns an error once the token is revoked
+	// root says that the root sends the request on behalf of the person.
+	root bool
 }
 
 // API serves /v1. It is safe for concurrent use.
@@ -98,15 +101,21 @@ type API struct {
 	usages *fairshare.Pool
 	grants grant.Set[rights.Principal] // of requests in progress
 
+	refusals *records.Refusals
+
 	measured measurements
 }
 
 func New(o Options) *API {
 	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	if o.Install == nil {
 		o.Install = func() *api.Installer { return nil }
 	}
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant), usages: fairshare.NewPool(usagePlaces, fairshare.Policy{Fixed: true})}
+	a.refusals = records.NewRefusals()
 	a.measured.nodes = map[api.NodeID]*measurement{}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
@@ -187,6 +196,7 @@ func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		rest.DropBearer(req)
 		c, err := a.opt.AuthenticateOnce(r.Token, r.CallObject())
+		c.root = true
 		a.serveAs(w, req, c, err, a.router)
 	})
 }
@@ -219,12 +229,14 @@ func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(co
 		p := principalOf(ctx)
 		var out *O
 		var err error
+		ctx, done := a.operated(ctx, op)
 		if action != "" {
 			err = a.allowed(p, action)
 		}
 		if err == nil {
 			out, err = fn(ctx, p, in)
 		}
+		done(err)
 		if err != nil {
 			refused := problemOf(err)
 			if refused.Status == http.StatusInternalServerError {

@@ -90,7 +90,7 @@ func TestRequestedMoves(t *testing.T) {
 	for _, e := range page.Items {
 		said = append(said, e.Detail)
 	}
-	if want := []string{"move to another node by acme/alice", `move to node "` + string(to) + `" by acme/otto`, `move to node "n9" by acme/otto`}; !slices.Equal(said, want) {
+	if want := []string{"move to another node by acme/alice", `move to node "` + string(to) + `" by acme/otto`, `move to node "n9" by acme/otto`, `refused: move an instance to another node "acme/shop.prod.web.v1#0" by acme/alice`}; !slices.Equal(said, want) {
 		t.Errorf("records: got %q, want %q", said, want)
 	}
 }

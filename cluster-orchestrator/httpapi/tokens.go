@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
@@ -45,6 +46,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 		return out, errors.Join(fmt.Errorf("create join token: the token of %s is revoked or has expired: %w", p.User, api.ErrUnauthenticated), err)
 	}
 	a.opt.Log.Info("join token created", "token", rec.ID, "uses", rec.Uses, "expires", rec.Expires, "by", p.User)
+	records.Of(ctx, records.Record{Kind: "token", Object: rec.ID}).Text = fmt.Sprintf("%d uses until %s", rec.Uses, rec.Expires.UTC().Format(time.RFC3339))
 	out = rec.Public()
 	out.Token, out.Install = tok.Line(), a.opt.Install()
 	out.Command, err = out.JoinCommand()

@@ -35,6 +35,7 @@ var direction = []struct {
 	{"internal/probe", nil, "cores and probers agree on what may be probed"},
 	{"internal/bounds", []string{"api", "internal/vivaldi", "internal/wire"}, "the bounds of a lower tier's messages are independent of their readers"},
 	{"internal/eventlog", []string{"api"}, "a core keeps events in it"},
+	{"internal/records", []string{"api", "internal/fairshare"}, "root and cluster record operations alike; each stores records in its own way"},
 	{"internal/vivaldi", []string{"api"}, "cores compute with round trips; the geometry is pure"},
 	{"internal/yaml", []string{"api"}, "the package converts YAML to JSON and does not interpret it"},
 	{"deploy", nil, "the files of an installation, which programs embed"},

@@ -36,6 +36,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -111,6 +112,7 @@ type API struct {
 	routes   []Route
 	webhooks *webhooks.Hooks
 	grants   grant.Set[account.Authenticated] // of the current requests
+	refusals *records.Refusals
 
 	// tenants is held while a tenant is deleted, and shared while applications of a tenant that was
 	// found to exist are created, so that no application is left without its tenant.
@@ -138,12 +140,13 @@ func New(o Options) (*API, error) {
 	}
 	a := &API{
 		opt: o, core: o.Core, owner: o.Owner,
-		feed:    NewFeed(o.FeedSize, o.Core.Revision()),
-		parsing: newParsing(),
-		shares:  newShares(o.Now),
-		checks:  fairshare.NewTurns(checkTurns, checkAll, checkTenant),
-		decoded: fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
-		owners:  map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
+		feed:     NewFeed(o.FeedSize, o.Core.Revision()),
+		parsing:  newParsing(),
+		shares:   newShares(o.Now),
+		checks:   fairshare.NewTurns(checkTurns, checkAll, checkTenant),
+		refusals: records.NewRefusals(),
+		decoded:  fairshare.NewPool(answerObjects, fairshare.Policy{Fixed: true}),
+		owners:   map[api.ClusterID]api.Tenant{}, services: map[string][]api.ServiceID{},
 	}
 	o.Accounts.Revocations().Subscribe(a.grants.Recheck)
 	for _, c := range o.Core.Clusters() {
@@ -303,13 +306,15 @@ func handle[I, O any](a *API, r rest.Operation, action rights.Action, fn func(co
 	op.OperationID = operationID(op)
 	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		p := principal(ctx)
+		ctx, done := a.operated(ctx, p, op)
 		if action != "" {
 			if err := anywhere(p, action); err != nil {
+				done(err)
 				return nil, problemOf(err)
 			}
 		}
 		out, err := fn(ctx, p, in)
-		if err != nil {
+		if done(err); err != nil {
 			refused := problemOf(err)
 			if refused.Status == http.StatusInternalServerError {
 				a.opt.Log.Error("request failed", "operation", op.OperationID, "user", p.User, "err", err)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
@@ -85,6 +87,7 @@ func (a *API) signIn(ctx context.Context, user string, start func(context.Contex
 	}
 	s, err := start(ctx, account.UserID(user))
 	done(err)
+	records.Of(ctx, records.Object("user", string(s.User.ID))).By = string(s.User.ID)
 	return a.sessionOf(s), err
 }
 
@@ -97,6 +100,7 @@ func (a *API) changePassword(ctx context.Context, p rights.Principal, in *rest.B
 	case p.PAT != "":
 		return problem.New(http.StatusForbidden, "a personal token cannot change the password; sign in")
 	}
+	records.Of(ctx, records.Object("user", p.User))
 	ctx, done, err := a.shares.guess(ctx, p.User)
 	if err != nil {
 		return err
@@ -146,6 +150,7 @@ func (a *API) registerPersonalTokens(signIn rest.Tag) {
 			ID string `path:"id"`
 		},
 		) error {
+			records.Of(ctx, records.Object("user", p.User)).Text = "token " + in.ID
 			return a.opt.Accounts.RevokePAT(ctx, account.UserID(p.User), in.ID)
 		})
 }
@@ -161,6 +166,11 @@ func (a *API) createPersonalToken(ctx context.Context, p rights.Principal, in *s
 	if p.PAT != "" {
 		return personalToken{}, problem.New(http.StatusForbidden, "a personal token cannot create personal tokens; sign in")
 	}
+	record := records.Of(ctx, records.Object("user", p.User))
 	text, pat, err := a.opt.Accounts.CreatePAT(ctx, account.UserID(p.User), in.Body.Name, in.Body.Roles, time.Duration(in.Body.TTL)*time.Second)
+	record.Text = fmt.Sprintf("token %s, %q until %s", pat.ID, pat.Name, pat.Expires.UTC().Format(time.RFC3339))
+	if len(in.Body.Roles) > 0 {
+		record.Text += ", " + rolesText(in.Body.Roles)
+	}
 	return personalToken{pat, text}, err
 }

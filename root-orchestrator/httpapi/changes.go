@@ -93,7 +93,5 @@ func (a *API) eventTenant(e api.Event) api.Tenant {
 	if e.Tenant != "" || e.Cluster == "" {
 		return e.Tenant
 	}
-	a.mu.RLock()
-	defer a.mu.RUnlock()
-	return a.owners[e.Cluster]
+	return a.ownerOf(e.Cluster)
 }

@@ -33,7 +33,8 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 		all: func(api.Tenant) []api.Event { // list filters by tenant
 			return a.core.Events(eventlog.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		},
-		key: func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) },
+		only: func(e api.Event) bool { return a.mayRead(p, e) },
+		key:  func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) },
 	})
 	if err != nil {
 		return nil, err

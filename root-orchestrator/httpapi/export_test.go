@@ -15,3 +15,6 @@ func (a *API) OnParse(fn func(doc []byte)) {
 		return decodeSLA(contentType, doc)
 	}
 }
+
+// Unrecorded are the operations that leave no record by their registration.
+var Unrecorded = unrecorded

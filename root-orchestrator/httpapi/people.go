@@ -12,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
@@ -61,6 +62,7 @@ func (a *API) createTenant(ctx context.Context, p rights.Principal, in *struct {
 	if err := rights.Allowed(p, rights.TenantsWrite, path); err != nil {
 		return account.Tenant{}, err
 	}
+	records.Of(ctx, tenantRecord(path))
 	return a.opt.Accounts.CreateTenant(ctx, path, in.Body.Title)
 }
 
@@ -69,6 +71,7 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 	if err := rights.Allowed(p, rights.TenantsWrite, path); err != nil {
 		return err
 	}
+	records.Of(ctx, tenantRecord(path))
 	if path == p.Tenant {
 		return fmt.Errorf("delete tenant %s: it is your own: %w", path, api.ErrForbidden)
 	}
@@ -100,6 +103,17 @@ func (a *API) deleteTenant(ctx context.Context, p rights.Principal, in *pathIn) 
 		return fmt.Errorf("delete tenant %s: it still has %s; remove them first: %w", path, strings.Join(left, ", "), api.ErrConflict)
 	}
 	return a.opt.Accounts.DeleteTenant(ctx, path)
+}
+
+// tenantRecord returns a record of a tenant, for the readers of the tenant above it. A later tenant of the same
+// path must not have it.
+func tenantRecord(path api.Tenant) records.Record { return records.Object("tenant", string(path)) }
+
+func rolesText(roles []rights.Role) string {
+	if len(roles) == 0 {
+		return "no roles"
+	}
+	return "roles " + strings.Trim(fmt.Sprint(roles), "[]")
 }
 
 func count[T any](all []T, is func(T) bool) (n int) {
@@ -182,6 +196,7 @@ func (a *API) createUser(ctx context.Context, p rights.Principal, in *struct {
 },
 ) (invitation, error) {
 	id := in.Body.ID
+	records.Of(ctx, records.Object("user", string(id))).Text = rolesText(in.Body.Roles)
 	if err := rights.MayGrant(p, in.Body.Roles, id.Tenant()); err != nil {
 		return invitation{}, err
 	}
@@ -204,6 +219,11 @@ func (a *API) changeUser(ctx context.Context, p rights.Principal, in *struct {
 	if err != nil {
 		return u, err
 	}
+	text := rolesText(in.Body.Roles)
+	if in.Body.Disabled {
+		text += ", disabled"
+	}
+	records.Of(ctx, records.Object("user", string(u.ID))).Text = text
 	return a.opt.Accounts.UpdateUser(ctx, u.ID, func(u *account.User) error {
 		u.Email, u.Roles, u.Disabled = in.Body.Email, in.Body.Roles, in.Body.Disabled
 		return nil

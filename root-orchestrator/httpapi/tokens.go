@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 )
 
@@ -48,6 +49,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 		if r.Cluster == "" {
 			return out, fmt.Errorf("create a join token for a node: the cluster is missing: %w", api.ErrInvalid)
 		}
+		record := records.Of(ctx, records.Record{Tenant: p.Tenant, Kind: "token"})
 		if err := a.call(ctx, p, rights.NodesJoin, r.Cluster, http.MethodPost, "/v1/tokens", r, &out); err != nil {
 			return api.JoinToken{}, err
 		}
@@ -56,6 +58,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 			a.opt.Log.Warn("a cluster answered with a malformed join token", "cluster", r.Cluster, "err", err)
 			return api.JoinToken{}, fmt.Errorf("cluster %s answered with a malformed join token: %w", r.Cluster, api.ErrUnavailable)
 		}
+		record.Tenant, record.Object = a.ownerOf(r.Cluster), string(r.Cluster)+"/"+out.ID
 		return out, nil
 	case "cluster":
 	default:
@@ -83,6 +86,7 @@ func (a *API) createToken(ctx context.Context, p rights.Principal, in *rest.Body
 		return out, err
 	}
 	out = rec.Public()
+	records.Of(ctx, records.Record{Tenant: tenant, Kind: "token", Object: rec.ID}).Text = fmt.Sprintf("%d uses until %s", rec.Uses, rec.Expires.UTC().Format(time.RFC3339))
 	out.Token, out.Install = tok.Line(), a.opt.Install()
 	out.Command, err = out.JoinCommand()
 	return out, err
@@ -99,6 +103,7 @@ func (a *API) revokeToken(ctx context.Context, p rights.Principal, in *struct {
 	if err := rights.Allowed(p, rights.ClustersJoin, r.Tenant); err != nil {
 		return err
 	}
+	records.Of(ctx, records.Record{Tenant: r.Tenant, Kind: "token", Object: in.ID})
 	return a.opt.Tokens.Revoke(ctx, in.ID)
 }
 

@@ -206,6 +206,9 @@ func (a *API) show(p rights.Principal, kinds map[string]rights.Action, keep scop
 	case api.Instance:
 		c.Object = a.shownInstance(p, o)
 	case api.Event:
+		if !a.mayRead(p, o) {
+			return c, false
+		}
 		c.Object = a.shownEvent(p, o)
 	}
 	return c, true

@@ -11,6 +11,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
@@ -59,7 +60,7 @@ func (a *API) eventFor(w api.Webhook, e api.Event) (api.Event, bool, error) {
 		return e, false, err
 	}
 	of := a.eventTenant(e)
-	if of != t && t != rights.System && !strings.HasPrefix(string(of), string(t)+"/") || rights.Allowed(p, rights.EventsRead, of) != nil {
+	if of != t && t != rights.System && !strings.HasPrefix(string(of), string(t)+"/") || rights.Allowed(p, rights.EventsRead, of) != nil || !a.mayRead(p, e) {
 		return e, false, nil
 	}
 	return a.shownEvent(p, e), true, nil
@@ -96,6 +97,7 @@ func (a *API) registerWebhooks() {
 					return addons.Belongs("webhook", w.ID, w.Addon)
 				}
 			}
+			records.Of(ctx, records.Record{Tenant: w.Tenant, Kind: "webhook", Object: w.ID})
 			return a.webhooks.Delete(ctx, w.ID)
 		})
 	answer(a, tag.Post("/v1/webhooks/{id}/retry", "Retry webhook", 404).
@@ -105,6 +107,7 @@ func (a *API) registerWebhooks() {
 			if err != nil {
 				return w, err
 			}
+			records.Of(ctx, records.Record{Tenant: w.Tenant, Kind: "webhook", Object: w.ID})
 			err = a.webhooks.Retry(ctx, w.ID)
 			return w, err
 		})
@@ -130,5 +133,7 @@ func (a *API) createWebhook(ctx context.Context, p rights.Principal, in *rest.Bo
 			return api.Webhook{}, err
 		}
 	}
-	return a.webhooks.Create(ctx, in.Body, tenant, p.User, "")
+	w, err := a.webhooks.Create(ctx, in.Body, tenant, p.User, "")
+	records.Of(ctx, records.Record{Tenant: tenant, Kind: "webhook", Object: w.ID})
+	return w, err
 }

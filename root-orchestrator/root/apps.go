@@ -54,13 +54,16 @@ func (c *Core) checkSpec(r *applications.Request) error {
 func (c *Core) commit(r *applications.Request, plans addressPlans) {
 	id := r.Tenant.App(r.Spec.Name, r.Spec.Namespace)
 	var before []api.ServiceID
-	if c.apps.App(id) == nil {
+	created := c.apps.App(id) == nil
+	if created {
 		c.apps.Create(id, r.Tenant)
 		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + r.By})
 	} else {
 		before = c.apps.Indexed(id)
 	}
-	c.rewrite(id, r)
+	if c.rewrite(id, r) && !created {
+		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "changed by " + r.By})
+	}
 	if plans != nil {
 		c.commitAddresses(c.apps.App(id), plans)
 	}
@@ -70,14 +73,16 @@ func (c *Core) commit(r *applications.Request, plans addressPlans) {
 	}
 }
 
-// rewrite replaces an application's SLA and withdraws the services that it no longer has.
-func (c *Core) rewrite(id api.AppID, r *applications.Request) {
-	gone := c.apps.Apply(r, c.nextRev)
+// rewrite replaces an application's SLA and withdraws the services that it no longer has. It reports whether
+// the new SLA differs.
+func (c *Core) rewrite(id api.AppID, r *applications.Request) bool {
+	gone, differs := c.apps.Apply(r, c.nextRev)
 	c.setApp(id, gone)
 	for _, s := range gone {
 		c.endRollOuts(s)
 		c.reconcile(s)
 	}
+	return differs
 }
 
 // setApp passes the services of an application to placement.

@@ -60,6 +60,13 @@ type (
 	AcceptRestored struct{ By string }
 	// SystemAccessed records that an admin of the system got something of the installation itself.
 	SystemAccessed struct{ Text string }
+	// Operated records what a user changed through the API, where no other event says it: the operation,
+	// by whom, and the result.
+	Operated struct {
+		Tenant       api.Tenant // of the object
+		Kind, Object string
+		Text         string
+	}
 	// VolumeAccessed is Accessed for a volume.
 	VolumeAccessed struct {
 		ID   api.VolumeID
@@ -122,6 +129,12 @@ func (in Accessed) apply(c *Core) error {
 
 func (in SystemAccessed) apply(c *Core) error {
 	c.event(api.Event{Kind: "system", Object: "root", Reason: api.ReasonAccess, Detail: step.Clip(in.Text)})
+	return nil
+}
+
+func (in Operated) apply(c *Core) error {
+	// Without the cluster, so that its own events do not replace the record.
+	c.event(api.Event{Tenant: in.Tenant, Kind: in.Kind, Object: in.Object, Reason: api.ReasonAccess, Detail: step.Clip(in.Text)})
 	return nil
 }
 

@@ -200,11 +200,11 @@ func (m *Machine) Create(id api.AppID, tenant api.Tenant) {
 
 // Apply replaces an application's SLA. Each service whose SLA differs gets a new revision from
 // next, or that of instances which have the same SLA, so that a return to it does not replace them.
-// Apply returns the services that the application no longer has.
-func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID) {
+// Apply returns the services that the application no longer has, and whether the new SLA differs.
+func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.ServiceID, differs bool) {
 	a := m.apps[r.Tenant.App(r.Spec.Name, r.Spec.Namespace)]
 	before := maps.Collect(a.services())
-	differs := a.Replicas == nil || a.Spec.Description != r.Spec.Description || !maps.Equal(a.Spec.Labels, r.Spec.Labels)
+	differs = a.Replicas == nil || a.Spec.Description != r.Spec.Description || !maps.Equal(a.Spec.Labels, r.Spec.Labels)
 	replicas, revs := map[api.ServiceID]int{}, map[api.ServiceID]api.Revision{}
 	spec := r.Spec
 	spec.ID, spec.Services = "", slices.Clone(r.Spec.Services)
@@ -240,11 +240,11 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 	for _, id := range gone {
 		m.services[id].app, m.services[id].spec = nil, nil
 	}
-	if differs || len(gone) > 0 {
+	if differs = differs || len(gone) > 0; differs {
 		a.By = r.By
 		m.changedApps.Add(a.ID)
 	}
-	return gone
+	return gone, differs
 }
 
 // Revise gives a service a new revision of its unchanged SLA, so that its instances are replaced. It

@@ -33,10 +33,11 @@ func newShop(replicas int) *shopOf {
 
 func (m *shopOf) apply(replicas int, code string, more ...api.Microservice) (gone []api.ServiceID) {
 	v := api.Microservice{Name: "web", Namespace: "prod", Virtualization: "container", Code: code, Replicas: &replicas}
-	return m.Apply(&Request{
+	gone, _ = m.Apply(&Request{
 		Tenant: "acme", By: "alice",
 		Spec: api.Application{Name: "shop", Namespace: "prod", Services: append([]api.Microservice{v}, more...)},
 	}, func() api.Revision { m.rev++; return m.rev })
+	return gone
 }
 
 // run adds the missing instances, and sets them running on a cluster.
