@@ -388,7 +388,9 @@ func (c *cli) describeCluster(ctx context.Context, d *description, name string) 
 	if err := section(d, output.Instances, all); err != nil {
 		return err
 	}
-	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool { return e.Kind == "cluster" && (e.Cluster == cl.ID || e.Object == string(cl.ID)) })
+	return d.events(ctx, client.ListOptions{}, func(e api.Event) bool {
+		return e.Kind == "cluster" && (e.Cluster == cl.ID || e.Object == string(cl.ID))
+	})
 }
 
 func (c *cli) describeNode(ctx context.Context, d *description, cluster api.ClusterID, name string) error {
