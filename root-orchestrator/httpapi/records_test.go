@@ -38,6 +38,7 @@ var elsewhere = map[string]string{
 	"undoRollout":    "needs a healthy version; it applies an earlier SLA, as applySLA",
 	"createSnapshot": "needs a driver; the core writes \"snapshot … taken by\"",
 	"deleteSnapshot": "needs a driver; the core writes \"snapshot … deleted by\"",
+	"acceptRestore":  "needs a restored root",
 	"installAddon":   "needs a package; the core writes \"created by\"",
 	"upgradeAddon":   "needs a package; the core writes \"changed by\"",
 	"removeAddon":    "needs a package; the core writes \"removed by\"",
