@@ -893,6 +893,14 @@ export interface Resources {
   storage_mb?: number;
 }
 
+export interface RestoreState {
+  held: boolean;
+  restored?: string;
+  silent?: string[];
+  taken?: string;
+  unknown?: UnknownInstance[];
+}
+
 export interface RollOut {
   began: string;
   detail?: string;
@@ -1124,6 +1132,11 @@ export interface Undo {
   to?: number;
 }
 
+export interface UnknownInstance {
+  cluster: string;
+  instance: string;
+}
+
 export interface Unmeasured {
   cluster?: string;
   instance?: string;
@@ -1196,6 +1209,7 @@ export interface Version {
 }
 
 export interface Volume {
+  access_mode?: string;
   config?: Record<string, string>;
   csi_driver?: string;
   mount_path: string;
@@ -1219,6 +1233,7 @@ export interface VolumeSnapshot {
 }
 
 export interface VolumeStatus {
+  access_mode?: string;
   cluster: string;
   created: string;
   csi_driver?: string;
