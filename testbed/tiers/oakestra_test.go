@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -97,10 +98,11 @@ func TestOakestrasRequests(t *testing.T) {
 			t.Fatalf("a block has %d lines, want 4:\n%s", len(lines), block)
 		}
 		request, again := strings.CutPrefix(lines[0], "~")
-		request, operator := strings.CutPrefix(request, "operator ")
 		token := "token"
-		if operator {
-			token = "operator"
+		for _, other := range []string{"operator", "refresh"} {
+			if rest, ok := strings.CutPrefix(request, other+" "); ok {
+				token, request = other, rest
+			}
 		}
 		method, path, _ := strings.Cut(request, " ")
 		body := strings.TrimPrefix(lines[1], "-")
@@ -133,6 +135,24 @@ func TestOakestrasRequests(t *testing.T) {
 		} else if !try() {
 			t.Fatal(fault)
 		}
+	}
+
+	var claims struct {
+		Subject      string   `json:"sub"`
+		User         string   `json:"user"`
+		Organization string   `json:"organization"`
+		Roles        []string `json:"roles"`
+		Expires      int64    `json:"exp"`
+	}
+	parts := strings.Split(values["token"], ".")
+	if len(parts) != 3 {
+		t.Fatalf("the token has %d parts, want those of a JWT", len(parts))
+	}
+	text, err := base64.RawURLEncoding.DecodeString(parts[1])
+	check(t, err)
+	check(t, json.Unmarshal(text, &claims))
+	if claims.Subject != "acme/alice" || claims.User != "alice" || claims.Organization != "acme" || !slices.Equal(claims.Roles, []string{"Application_Provider"}) || claims.Expires == 0 {
+		t.Errorf("the token's claims are %s, want sub, user, organization, roles and exp of acme/alice", text)
 	}
 }
 
