@@ -219,6 +219,7 @@ var modules = []struct {
 	{"github.com/chromedp/cdproto", nil, "the protocol of the browser, for chromedp"},
 	{"github.com/hashicorp/serf", nil, "tests compare internal/vivaldi with serf's"},
 	{"github.com/quic-go/quic-go", nil, "QUIC over the overlay network, in tests"},
+	{"golang.org/x/tools", nil, "type-checks the programs for other systems, in a test"},
 	{"pgregory.net/rapid", nil, "property tests"},
 	{"go.uber.org/goleak", nil, "detects leaked goroutines in tests"},
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // healthChecks measures the processor time of a complete node engine with a fake runtime, whose 1,000
-// instances have one check a second each, beside a process that only sends as many HTTP requests with
+// instances have one check a second each, which enters their network namespace, beside a process that only sends as many HTTP requests with
 // net/http. This process answers the checks.
 func healthChecks(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
@@ -118,7 +118,7 @@ func startChecker(l *lab.Lab) (*checker, error) {
 		return nil, err
 	}
 	t.URL = "https://" + addr // not through the lab's proxy
-	order, err := json.Marshal(swarmOrder{Dir: filepath.Join(l.Dir, "swarm"), Token: t.Line(), Nodes: 1, AtOnce: 1, CPUs: 64, Memory: 1 << 16})
+	order, err := json.Marshal(swarmOrder{Dir: filepath.Join(l.Dir, "swarm"), Token: t.Line(), Nodes: 1, AtOnce: 1, CPUs: 64, Memory: 1 << 16, Namespaces: true})
 	if err != nil {
 		return nil, err
 	}

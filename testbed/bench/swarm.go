@@ -28,6 +28,8 @@ type swarmOrder struct {
 	AtOnce int     `json:"at_once"`          // concurrent joins
 	CPUs   float64 `json:"cpus,omitempty"`   // of each; 0: 4
 	Memory int64   `json:"memory,omitempty"` // MiB; 0: 4096
+
+	Namespaces bool `json:"namespaces,omitempty"` // workloads have a network namespace, see inNamespaces
 }
 
 // swarm is the process of a swarm: this program, started by the benchmark cluster. It ends when
@@ -54,6 +56,9 @@ func swarm(ctx context.Context, text string) error {
 		cfg.Name, cfg.Token = fmt.Sprintf("sim-%d", i), daemon.Secret(o.Token)
 		cfg.Data, cfg.ListenStatus = filepath.Join(o.Dir, cfg.Name), "off"
 		cfg.CPUs, cfg.Memory, cfg.Fake = cmp.Or(o.CPUs, 4), cmp.Or(o.Memory, 4096), newPretender()
+		if o.Namespaces {
+			cfg.Fake = inNamespaces{newPretender()}
+		}
 		wg.Go(func() {
 			select {
 			case joining <- struct{}{}:
@@ -81,6 +86,22 @@ type pretender struct {
 }
 
 var _ runtime.Runtime = (*pretender)(nil)
+
+// inNamespaces is a pretender whose workloads share the network namespace of this process. Its users enter it as
+// they enter that of a container.
+type inNamespaces struct{ *pretender }
+
+var _ runtime.Namespaced = inNamespaces{}
+
+func (p inNamespaces) Namespace(_ context.Context, k wire.Key) (string, runtime.Workload, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s, ok := p.have[k]
+	if !ok {
+		return "", runtime.Workload{}, fmt.Errorf("workload %s: %w", k, api.ErrNotFound)
+	}
+	return fmt.Sprintf("/proc/%d/ns/net", os.Getpid()), runtime.Workload{Key: s.Key, Attempt: s.Attempt, Spec: s.Spec}, nil
+}
 
 func newPretender() *pretender { return &pretender{have: map[wire.Key]runtime.Status{}} }
 
