@@ -12,8 +12,6 @@ import (
 	"log/slog"
 	"sync"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
@@ -212,7 +210,7 @@ func (c *Controller) create(ctx context.Context, d *csi.Driver, can csi.Controll
 // refused reports whether a driver has refused a request as such, so that it did nothing.
 func refused(err error) bool {
 	e, ok := errors.AsType[*csi.Error](err)
-	return ok && (e.Code == codes.InvalidArgument || e.Code == codes.OutOfRange || e.Code == codes.Unimplemented)
+	return ok && errors.Is(e, api.ErrInvalid)
 }
 
 func (c *Controller) expand(ctx context.Context, d *csi.Driver, can csi.ControllerService, r *volumes.Record, sizeMB int64) error {

@@ -14,7 +14,7 @@ import (
 
 // debian are programs of Debian's essential and required packages, and Go: they are
 // on every machine that scripts/test runs on.
-var debian = []string{"bash", "cat", "dpkg-deb", "go", "sh", "sleep", "tar", "true"}
+var debian = []string{"bash", "cat", "dpkg", "dpkg-deb", "go", "sh", "sleep", "tar", "true"}
 
 // TestProgramsAreListed compares the programs that the sources start by name with
 // those whose packages scripts/lib.sh installs.
