@@ -41,7 +41,7 @@ func TestSuite(t *testing.T) {
 			Devices:       []string{"a.example/widget=0", "a.example/widget=1"},
 			Left:          func(k wire.Key) []string { return left(t, cfg, k) },
 		}
-	})
+	}, "Attach")
 }
 
 func TestOnlyAllowedDirectories(t *testing.T) {
