@@ -13,17 +13,22 @@ import (
 const ToOperator api.Addr = "operator"
 
 const (
-	noticeEvery = 10 * time.Second // minimum time between two notices
+	noticeEvery = 10 * time.Second // minimum time between two notices of one reason
 	maxNotices  = 8                // unacknowledged notices that are kept; older ones are dropped and counted
 )
 
 // notices are messages for the cluster's operator, also shown at the root. They are kept
 // until the root acknowledges them, but not over a restart.
 type notices struct {
-	last    uint64    // number of the newest notice
-	at      time.Time // time of the newest notice
-	times   int       // events since then
-	unacked []unackedNotice
+	last     uint64 // number of the newest notice
+	byReason map[api.Reason]lastNotice
+	unacked  []unackedNotice
+}
+
+// lastNotice is the newest notice of a reason.
+type lastNotice struct {
+	at    time.Time
+	times int // events since then
 }
 
 // unackedNotice is a notice that the root has not acknowledged.
@@ -32,17 +37,22 @@ type unackedNotice struct {
 	seq uint64 // the report that last carried it; 0: none
 }
 
-// Notice sends a notice to the operator. Within noticeEvery of the last one, it is only
+// Notice sends a notice to the operator. Within noticeEvery of the last one of its reason, it is only
 // counted.
 func (m *Machine) Notice(reason api.Reason, text string) {
 	n := &m.notices
-	n.times++
-	if !n.at.IsZero() && m.fx.Now.Sub(n.at) < noticeEvery {
+	last, known := n.byReason[reason]
+	last.times++
+	if known && m.fx.Now.Sub(last.at) < noticeEvery {
+		n.byReason[reason] = last
 		return
 	}
 	n.last++
-	notice := wire.Notice{No: n.last, Reason: reason, Text: step.Clip(text), Times: n.times}
-	n.at, n.times = m.fx.Now, 0
+	notice := wire.Notice{No: n.last, Reason: reason, Text: step.Clip(text), Times: last.times}
+	if n.byReason == nil {
+		n.byReason = map[api.Reason]lastNotice{}
+	}
+	n.byReason[reason] = lastNotice{at: m.fx.Now}
 	if len(n.unacked) == maxNotices {
 		oldest := n.unacked[0]
 		n.unacked = slices.Delete(n.unacked, 0, 1)

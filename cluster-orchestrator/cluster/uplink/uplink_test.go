@@ -266,6 +266,20 @@ func TestNoticeIsReportedUntilTheRootHasIt(t *testing.T) {
 	}
 }
 
+// A notice of one reason does not hide one of another.
+func TestNoticesOfOneReasonAreCounted(t *testing.T) {
+	r := newRig(t, Offer{})
+	r.quiet()
+	r.do(func() {
+		r.m.Notice(api.ReasonAccess, "a token is made")
+		r.m.Notice(api.ReasonCapped, "node n1 reports more")
+		r.m.Notice(api.ReasonAccess, "another token is made")
+	})
+	if got, want := text(r.said), []string{"1 access a token is made ×1", "2 capped node n1 reports more ×1"}; !slices.Equal(got, want) {
+		t.Errorf("notices: %q, want %q", got, want)
+	}
+}
+
 func TestWaitingNoticesAreTheNewestAndShort(t *testing.T) {
 	r := newRig(t, Offer{})
 	for range 3 * maxNotices {
