@@ -19,7 +19,7 @@ var scripted = []string{"cd treeline", "scripts/up", "scripts/up --example shop"
 func TestEveryCommandIsMarked(t *testing.T) {
 	for _, b := range all(t) {
 		switch {
-		case b.Info == "sh test", b.Info == "sh backup", b.Info == "sh restore", strings.HasPrefix(b.Info, "sh of Test"):
+		case b.Info == "sh test", b.Info == "sh backup", b.Info == "sh restore", b.Info == "sh accept", strings.HasPrefix(b.Info, "sh of Test"):
 		case b.Info == "sh scripts":
 			for line := range strings.Lines(b.Text) {
 				line, _, _ = strings.Cut(line, "  #")
@@ -28,7 +28,7 @@ func TestEveryCommandIsMarked(t *testing.T) {
 				}
 			}
 		case strings.HasPrefix(b.Info, "sh"), strings.HasPrefix(b.Info, "bash"), strings.HasPrefix(b.Info, "console"):
-			t.Errorf("%s: the info string is %q, want `sh test`, `sh scripts`, `sh backup`, `sh restore` or `sh of TestX`", b, b.Info)
+			t.Errorf("%s: the info string is %q, want `sh test`, `sh scripts`, `sh backup`, `sh restore`, `sh accept` or `sh of TestX`", b, b.Info)
 		}
 	}
 }
