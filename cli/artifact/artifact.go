@@ -76,7 +76,7 @@ func layerOf(manifest []byte) (ocispec.Descriptor, error) {
 		return ocispec.Descriptor{}, fmt.Errorf("manifest: %w: %w", err, api.ErrInvalid)
 	}
 	if len(m.Layers) != 1 || m.Layers[0].MediaType != api.AddonMediaType {
-		return ocispec.Descriptor{}, fmt.Errorf("the artifact is no addon: want one layer of type %s: %w", api.AddonMediaType, api.ErrInvalid)
+		return ocispec.Descriptor{}, fmt.Errorf("the artifact is not an addon: want one layer of type %s: %w", api.AddonMediaType, api.ErrInvalid)
 	}
 	l := m.Layers[0]
 	if l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 || l.Size < 2 || l.Size > api.MaxAddonBytes {
@@ -148,7 +148,7 @@ func (a Artifact) WriteLayout(w io.Writer) error {
 // ReadLayout reads what WriteLayout wrote, or another tool. Nothing of it gets on a disk.
 func ReadLayout(r io.Reader) (Artifact, error) {
 	bad := func(format string, args ...any) (Artifact, error) {
-		return Artifact{}, fmt.Errorf("the file is no OCI image layout of an addon: %w: %w", fmt.Errorf(format, args...), api.ErrInvalid)
+		return Artifact{}, fmt.Errorf("the file is not an OCI image layout with an addon: %w: %w", fmt.Errorf(format, args...), api.ErrInvalid)
 	}
 	files := map[string][]byte{}
 	whole := &io.LimitedReader{R: r, N: maxLayout}
@@ -268,7 +268,7 @@ func readPart(root *os.Root, name string, p *api.AddonPackage) error {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return errors.Join(err, fmt.Errorf("no regular file: %w", api.ErrInvalid))
+		return errors.Join(err, fmt.Errorf("%s is not a regular file: %w", name, api.ErrInvalid))
 	}
 	text, err := io.ReadAll(io.LimitReader(f, api.MaxAddonBytes+1))
 	if err != nil {

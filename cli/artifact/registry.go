@@ -138,7 +138,7 @@ func (r Registry) deadline(ctx context.Context) (context.Context, context.Cancel
 func parseRef(ref string) (reference.Named, error) {
 	name, err := reference.ParseDockerRef(ref)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no file, directory or reference such as registry.example.org/addons/mqtt:1.0.0: %w: %w", ref, err, api.ErrInvalid)
+		return nil, fmt.Errorf("%q is not a file, a directory or a reference such as registry.example.org/addons/mqtt:1.0.0: %w: %w", ref, err, api.ErrInvalid)
 	}
 	return name, nil
 }

@@ -70,7 +70,16 @@ func findPackage(ctx context.Context, r artifact.Registry, name string) (f found
 	return f, err
 }
 
-// request returns the request to install or upgrade a package with --set NAME=VALUE.
+// newAddon reads a package and returns the request to install or upgrade it with --set NAME=VALUE.
+func newAddon(ctx context.Context, r artifact.Registry, name string, sets []string) (api.NewAddon, error) {
+	f, err := findPackage(ctx, r, name)
+	if err != nil {
+		return api.NewAddon{}, err
+	}
+	return f.request(sets)
+}
+
+// request returns the request to install or upgrade the package.
 func (f found) request(sets []string) (api.NewAddon, error) {
 	n := api.NewAddon{Package: f.Package, Source: f.source, Digest: f.Digest().String()}
 	var s struct {
@@ -94,7 +103,8 @@ func (f found) request(sets []string) (api.NewAddon, error) {
 	return n, nil
 }
 
-// valueOf returns the JSON of a value: a string for a parameter that is a string, otherwise JSON if it is that.
+// valueOf returns the value of --set as JSON. It is a JSON string if the schema says string or text is not valid
+// JSON, otherwise text as it is.
 func valueOf(schema json.RawMessage, text string) json.RawMessage {
 	var s struct {
 		Type any `json:"type"`
@@ -121,7 +131,7 @@ func (c *cli) applied(p output.Printer, verb string, did api.AddonApplied) error
 	return nil
 }
 
-var changeWords = map[string]string{"create": "created", "update": "changed", "delete": "deleted", "release": "kept, and no longer the addon's"}
+var changeWords = map[string]string{"create": "created", "update": "changed", "delete": "deleted", "release": "kept, and no longer owned by the addon"}
 
 func (c *cli) changed(changes []api.AddonChange) {
 	for _, ch := range changes {
@@ -137,11 +147,7 @@ func (c *cli) addonInstallCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "install PACKAGE", Short: "Install an addon", Args: cobra.ExactArgs(1),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-			f, err := findPackage(ctx, r, args[0])
-			if err != nil {
-				return err
-			}
-			n, err := f.request(sets)
+			n, err := newAddon(ctx, r, args[0], sets)
 			if err != nil {
 				return err
 			}
@@ -164,15 +170,11 @@ func (c *cli) addonUpgradeCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "upgrade PACKAGE", Short: "Replace an addon by another version, or change its values", Args: cobra.ExactArgs(1),
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
-			f, err := findPackage(ctx, r, args[0])
+			n, err := newAddon(ctx, r, args[0], sets)
 			if err != nil {
 				return err
 			}
-			n, err := f.request(sets)
-			if err != nil {
-				return err
-			}
-			id, err := c.addonID(f.Package.Name)
+			id, err := c.addonID(n.Package.Name)
 			if err != nil {
 				return err
 			}

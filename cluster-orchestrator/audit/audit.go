@@ -103,11 +103,6 @@ func (a *Audit) RecordToken(ctx context.Context, name, text string) error {
 	return a.record(ctx, api.Event{Kind: "token", Object: name}, "operator token "+name, text, true)
 }
 
-// RecordSystem is Record for something of the cluster orchestrator itself.
-func (a *Audit) RecordSystem(ctx context.Context, text string) error {
-	return a.record(ctx, api.Event{Kind: "system", Object: string(a.opt.Cluster)}, "the cluster orchestrator", text, true)
-}
-
 // RecordOperation is Record for an operation of the cluster's API. The notice to the root does not have the object,
 // because the root does not know nodes.
 func (a *Audit) RecordOperation(ctx context.Context, r records.Record, text string, first bool) error {

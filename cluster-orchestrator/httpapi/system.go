@@ -10,6 +10,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 )
@@ -35,7 +36,8 @@ func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Bod
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = f.Close() }) // the request ends, also without its answer
-	if err := a.opt.Audit.RecordSystem(ctx, fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))); err != nil {
+	text := fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))
+	if err := a.opt.Audit.RecordOperation(ctx, records.Record{Kind: "system", Object: "cluster"}, text, true); err != nil {
 		return nil, fmt.Errorf("record the snapshot: %w", err) // there is no access without its record
 	}
 	a.opt.Log.Warn("snapshot with keys taken", "by", p.User, "recipients", to, "documents", f.Header().Documents)

@@ -47,7 +47,7 @@ func Check(p api.AddonPackage) error {
 	kinds := map[string]bool{}
 	for _, k := range p.Kinds {
 		if !api.ValidKindName(k.Name) || kinds[k.Name] {
-			return fmt.Errorf("kind %.80q: want a name of its own of at most 63 lower-case letters, digits and inner hyphens, and none of Treeline's own kinds: %w", k.Name, api.ErrInvalid)
+			return fmt.Errorf("kind %.80q: want a unique name of at most 63 lower-case letters, digits and inner hyphens that is not one of Treeline's kinds: %w", k.Name, api.ErrInvalid)
 		}
 		if len(k.Description) > 500 {
 			return fmt.Errorf("kind %s: its description has %d bytes, want at most 500: %w", k.Name, len(k.Description), api.ErrTooLarge)
@@ -63,7 +63,7 @@ func Check(p api.AddonPackage) error {
 		case !kinds[r.Kind]:
 			return fmt.Errorf("resource %.80q: kind %.80q is not in the package: %w", r.Name, r.Kind, api.ErrInvalid)
 		case !api.ValidResourceName(r.Name) || names[id]:
-			return fmt.Errorf("resource %.160q: want a name of its own of at most 63 lower-case letters, digits and inner hyphens: %w", id, api.ErrInvalid)
+			return fmt.Errorf("resource %.160q: want a unique name of at most 63 lower-case letters, digits and inner hyphens: %w", id, api.ErrInvalid)
 		default:
 			names[id] = true
 		}
@@ -190,7 +190,7 @@ func Fill(p api.AddonPackage, values map[string]json.RawMessage) (f Filled, err 
 		}
 		text, ok := u.(string)
 		if !ok {
-			return f, fmt.Errorf("webhook %.200q: its URL is no string: %w", h.URL, api.ErrInvalid)
+			return f, fmt.Errorf("webhook %.200q: its URL is not a string: %w", h.URL, api.ErrInvalid)
 		}
 		h.URL = text
 		f.Webhooks = append(f.Webhooks, h)
@@ -285,7 +285,7 @@ func (r *renderer) text(s string) (any, error) {
 		case bool:
 			text = fmt.Sprint(v)
 		default:
-			return nil, fmt.Errorf("parameter %s in %.100q is no string, number or boolean, and cannot be a part of a string: %w", name, s, api.ErrInvalid)
+			return nil, fmt.Errorf("parameter %s in %.100q is not a string, number or boolean, so that it cannot be a part of a string: %w", name, s, api.ErrInvalid)
 		}
 		if err := r.take(len(text)); err != nil {
 			return nil, err

@@ -237,7 +237,7 @@ func entry(archive *tar.Writer, name string, data []byte, records map[string]str
 	return err
 }
 
-// spooled is the encrypted part in its file. It does not fill the disk.
+// spooled writes the encrypted part to its temporary file. It fails with ErrFull when less than reserve would stay free.
 type spooled struct {
 	f       *os.File
 	sum     hash.Hash

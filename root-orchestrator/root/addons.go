@@ -87,7 +87,7 @@ func (in PutAddon) apply(c *Core) error {
 // foreign returns ErrConflict if one of the objects exists. They are new to an addon.
 func (c *Core) foreign(o addons.Owned) error {
 	exists := func(what, id string) error {
-		return fmt.Errorf("%s %s exists and is not the addon's; delete it, or change the package: %w", what, id, api.ErrConflict)
+		return fmt.Errorf("%s %s exists and does not belong to the addon; delete it, or rename it in the package: %w", what, id, api.ErrConflict)
 	}
 	if o.App != "" && c.apps.App(o.App) != nil {
 		if c.apps.App(o.App).Leaving {
@@ -118,7 +118,7 @@ func (c *Core) drop(ch *addonChange, lost addons.Owned, keep bool) error {
 		case len(others) == 0:
 			ch.Custom.DeleteKinds = append(ch.Custom.DeleteKinds, k)
 		case !keep:
-			return fmt.Errorf("addon %s: kind %s has %d resources that are not the addon's, such as %s; delete them, or keep the kind and them (--keep-resources): %w",
+			return fmt.Errorf("addon %s: kind %s has %d resources that do not belong to the addon, such as %s; delete them, or keep the kind with them (--keep-resources): %w",
 				ch.ID, k, len(others), others[0].Name(), api.ErrConflict)
 		}
 	}

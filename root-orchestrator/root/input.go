@@ -58,10 +58,8 @@ type (
 	// AcceptRestored ends the state after a restore: clusters get assignments again, and stop what the root does not
 	// know. Refused with ErrConflict in another state.
 	AcceptRestored struct{ By string }
-	// SystemAccessed records that an admin of the system got something of the installation itself.
-	SystemAccessed struct{ Text string }
-	// Operated records what a user changed through the API, where no other event says it: the operation,
-	// by whom, and the result.
+	// Operated records what a user changed through the API, or got of the installation itself, where no
+	// other event says it: the operation, the user and the result.
 	Operated struct {
 		Tenant       api.Tenant // of the object
 		Kind, Object string
@@ -124,11 +122,6 @@ func (in Accessed) apply(c *Core) error {
 		return fmt.Errorf("instance %s: %w", in.Instance, api.ErrNotFound)
 	}
 	c.event(i.Event(api.ReasonAccess, step.Clip(in.Text)))
-	return nil
-}
-
-func (in SystemAccessed) apply(c *Core) error {
-	c.event(api.Event{Kind: "system", Object: "root", Reason: api.ReasonAccess, Detail: step.Clip(in.Text)})
 	return nil
 }
 

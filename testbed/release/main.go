@@ -48,10 +48,10 @@ func main() {
 	defer stop()
 	out := flag.String("out", "dist", "directory for the release; it must be empty or missing")
 	arch := flag.String("arch", strings.Join(platforms, ","), "architectures, separated by commas")
-	only := flag.Bool("linux-only", false, "without the CLI for other systems")
+	linuxOnly := flag.Bool("linux-only", false, "without the CLI for other systems")
 	ca := flag.String("ca", "/etc/ssl/certs/ca-certificates.crt", "CA certificates for the images")
 	flag.Parse()
-	r := release{out: *out, arches: strings.Split(*arch, ","), ca: *ca, elsewhere: !*only}
+	r := release{out: *out, arches: strings.Split(*arch, ","), ca: *ca, elsewhere: !*linuxOnly}
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "release: unexpected argument %q\n", flag.Arg(0))
 		os.Exit(2)
@@ -140,7 +140,7 @@ func (r *release) program(arch, name string) string {
 	return filepath.Join(r.work, arch, "linux-"+arch, name)
 }
 
-// create opens a file of the release. It has the version before its first dot or underscore.
+// create creates a file of the release. It fails if the file exists.
 func (r *release) create(format string, args ...any) (*os.File, error) {
 	return os.OpenFile(filepath.Join(r.out, fmt.Sprintf(format, args...)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 }

@@ -2,9 +2,10 @@
 // the root's core. It does not know the objects themselves: the core changes them.
 //
 //	m := addons.New()
-//	change, err := m.Plan(addons.Request{ID: "acme/mqtt", Owned: addons.Owned{App: "acme/mqtt.default"}, Create: true})
-//	m.Put(now, request)
-//	m.OwnerOf(api.AppID("acme/mqtt.default")) // acme/mqtt
+//	r := addons.Request{Record: addons.Record{ID: "acme/mqtt", Owned: addons.Owned{App: "acme/mqtt.default"}}, Create: true}
+//	before, err := m.Check(r)
+//	m.Put(now, r)
+//	m.OwnerOfApp("acme/mqtt.default") // acme/mqtt
 package addons
 
 import (
@@ -116,12 +117,12 @@ func (m *Machine) Get(id api.AddonID) *Record { return m.addons[id] }
 // IDs returns the ids of the addons, sorted.
 func (m *Machine) IDs() []api.AddonID { return step.Keys(m.addons) }
 
-// The addon to which an object belongs, or "".
+// OwnerOfApp, OwnerOfKind and OwnerOfResource return the addon that an object belongs to, or "".
 func (m *Machine) OwnerOfApp(id api.AppID) api.AddonID         { return m.apps[id] }
 func (m *Machine) OwnerOfKind(id api.KindID) api.AddonID       { return m.kinds[id] }
 func (m *Machine) OwnerOfResource(id api.CustomID) api.AddonID { return m.resources[id] }
 
-// Belongs returns ErrConflict for an object that is another addon's, or none's (empty owner: no error).
+// Belongs returns ErrConflict if an object has an owner. what and id name the object.
 func Belongs(what, id string, owner api.AddonID) error {
 	if owner == "" {
 		return nil
