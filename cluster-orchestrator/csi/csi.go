@@ -16,9 +16,15 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
 	"github.com/treeline-edge/treeline/internal/csi"
+	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
+
+var _ = fairshare.Declare(fairshare.Bound{
+	Resource: "placements that a shared CSI volume is attached for", Total: volumes.MaxPlacements, Per: "volume",
+	Beyond: "507; placements that have the volume keep it", Attack: "TestPlacementsOfASharedVolumeAreBounded",
+})
 
 // Options configure a Controller.
 type Options struct {

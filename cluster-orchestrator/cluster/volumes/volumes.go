@@ -47,8 +47,8 @@ type Attachment struct {
 	For    map[api.InstanceID]api.Epoch `json:"for"`     // the newest placement of each instance
 }
 
-// maxPlacements limits the placements that a shared volume is attached for.
-const maxPlacements = 1 << 12
+// MaxPlacements limits the placements that a shared volume is attached for.
+const MaxPlacements = 1 << 12
 
 // Attached reports whether a volume is or may be attached to some node.
 func (r Record) Attached() bool { return r.Node != "" || len(r.Nodes) > 0 }
@@ -188,8 +188,8 @@ func (m *Machine) attachShared(r Record, node api.NodeID, nodeID string, instanc
 		return fmt.Errorf("volume %s is attached for the newer placement %s of %s: %w", r.ID, had, instance, api.ErrConflict)
 	case has && epoch == had:
 		return nil
-	case !has && r.placements() >= maxPlacements:
-		return fmt.Errorf("volume %s is attached for %d placements, the most that are kept; remove nodes that are gone: %w", r.ID, maxPlacements, api.ErrFull)
+	case !has && r.placements() >= MaxPlacements:
+		return fmt.Errorf("volume %s is attached for %d placements, the most that are kept; remove nodes that are gone: %w", r.ID, MaxPlacements, api.ErrFull)
 	}
 	a = Attachment{NodeID: nodeID, For: maps.Clone(a.For)}
 	if a.For == nil {
