@@ -70,6 +70,10 @@ type Config struct {
 
 	CSI []string // names of the CSI drivers whose controllers the cluster can call
 
+	// DetachAfter is how long a CSI volume stays attached to a silent node after its dead time, so that the
+	// node can write back what is cached and unmount it; default 60 s, below 0: not at all.
+	DetachAfter time.Duration
+
 	Prometheus bool // the cluster evaluates expressions
 }
 
@@ -82,6 +86,7 @@ func (c Config) withDefaults() Config {
 	c.ReportRetry = cmp.Or(c.ReportRetry, 3*time.Second)
 	c.Interest = cmp.Or(c.Interest, 10*time.Minute)
 	c.MovesPerHour = cmp.Or(c.MovesPerHour, 4)
+	c.DetachAfter = cmp.Or(c.DetachAfter, time.Minute)
 	if c.Plugin == nil {
 		c.Plugin = rom.Plugin{}
 	}

@@ -128,6 +128,74 @@ func TestCSIVolumeFollowsItsInstance(t *testing.T) {
 	}
 }
 
+// TestCSIVolumeStaysAttachedUntilItsNodeHasUnmountedIt: a node that was cut off stops the instance with its lease, and
+// may need longer to write back what its memory caches and to unmount the volume. Until then it is not detached,
+// whether the node stays silent or returns, and `why` says so.
+func TestCSIVolumeStaysAttachedUntilItsNodeHasUnmountedIt(t *testing.T) {
+	t.Parallel()
+	for _, way := range []string{"the node stays silent", "the node returns and still unmounts", "the node is removed", "the cluster restarts"} {
+		t.Run(way, func(t *testing.T) {
+			w := newCSIWorld(t, 3)
+			w.step(Cordon{Node: "n1", On: true})
+			w.wants(assignment(0, 1, withCSI()))
+			w.beat()
+			first := w.at(0)
+			w.attached(first)
+			other := map[api.NodeID]api.NodeID{"n0": "n2", "n2": "n0"}[first.Node]
+			volume := first.ID.Volume("data")
+			kept := func() bool {
+				again, why := w.c.KeptAttached(volume, other)
+				if (again > 0) != (why != "") || why != "" && !strings.Contains(why, string(first.Node)) {
+					t.Fatalf("got %s, %q", again, why)
+				}
+				ex, _ := w.c.Why(first.ID)
+				if told := slices.ContainsFunc(ex.Causes, func(c api.Cause) bool { return c.Constraint == sched.ConstraintVolume && c.Detail == why }); told != (why != "") {
+					t.Errorf("why: got %+v, want the cause %q", ex.Causes, why)
+				}
+				return why != ""
+			}
+			w.nodes[first.Node].off = true
+			for n := 0; w.at(0).Node != other; n++ {
+				if n > 15 {
+					t.Fatalf("the instance is not placed on %s", other)
+				}
+				w.pass(2 * time.Second)
+			}
+			if !kept() {
+				t.Error("the volume may be detached as soon as its node is dead")
+			}
+			switch way {
+			case "the node stays silent":
+				w.pass(w.c.cfg.DetachAfter - 10*time.Second)
+				if !kept() {
+					t.Error("the volume may be detached before DetachAfter")
+				}
+				w.pass(11 * time.Second)
+			case "the node returns and still unmounts":
+				n := w.nodes[first.Node]
+				n.off, n.hangs = false, true
+				w.pass(w.c.cfg.DetachAfter + 10*time.Second)
+				if !kept() {
+					t.Error("the volume may be detached while its node reports the instance")
+				}
+				n.hangs = false
+				w.pass(10 * time.Second)
+			case "the node is removed":
+				w.step(RemoveNode{Node: first.Node})
+			case "the cluster restarts":
+				w.restart()
+				if !kept() {
+					t.Error("the volume may be detached after a restart, which does not know since when the node is silent")
+				}
+				w.pass(w.c.cfg.DetachAfter + 20*time.Second)
+			}
+			if kept() {
+				t.Error("the volume is not detached")
+			}
+		})
+	}
+}
+
 func TestNodesWithADriverThatTheClusterLacksAreLeftOut(t *testing.T) {
 	w := newWorld(t, 1)
 	w.describes("n0", func(info *api.NodeInfo) { info.Features = []string{api.FeatureOfCSI(csiDriver)} })

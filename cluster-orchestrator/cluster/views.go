@@ -4,6 +4,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
 
 // Nodes lists the cluster's nodes in the order of their ids, without Remaining.
@@ -32,6 +33,12 @@ func (c *Core) Why(id api.InstanceID) (ex api.Explanation, ok bool) {
 	ex, ok = c.place.Why(id)
 	if s, scales := c.scale.Standing(c.fx.Now, id); ok && scales {
 		ex.Scale = &s
+	}
+	node, volumes := c.place.CSIOf(id)
+	for _, v := range volumes {
+		if _, why := c.KeptAttached(v, node); why != "" {
+			ex.Causes = append(ex.Causes, api.Cause{Constraint: sched.ConstraintVolume, Count: 1, Detail: why})
+		}
 	}
 	return ex, ok
 }

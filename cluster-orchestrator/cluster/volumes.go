@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
@@ -190,6 +191,29 @@ func (c *Core) GoneFrom(id api.VolumeID) (gone []api.NodeID) {
 		}
 	}
 	return gone
+}
+
+// KeptAttached returns why a volume must not be detached yet from the node that has it for an earlier placement,
+// and after which time to look again. Both are zero if it may be detached. The node may still write back what is
+// cached: the workload of a silent node has ended with its lease, but unmounting takes as long as the disk needs.
+func (c *Core) KeptAttached(id api.VolumeID, to api.NodeID) (again time.Duration, why string) {
+	r, _ := c.volumes.Get(id)
+	if r.Node == "" || r.Node == to {
+		return 0, ""
+	}
+	n, known := c.members.Node(r.Node)
+	switch {
+	case !known:
+		return 0, ""
+	case n.Silent:
+		if again = c.cfg.DetachAfter - c.members.SilentFor(r.Node); again <= 0 {
+			return 0, ""
+		}
+		return again, fmt.Sprintf("volume %s may still be mounted on node %s, which is silent; it is detached in %s, or when the node returns or is removed", id.Label(), r.Node, again.Round(time.Second))
+	case c.place.MayHave(r.Node, id.Instance()):
+		return time.Second, fmt.Sprintf("volume %s is still mounted on node %s for an earlier placement", id.Label(), r.Node)
+	}
+	return 0, ""
 }
 
 // MoveTasks returns what is to be copied and deleted for moves with volumes.

@@ -44,6 +44,7 @@ type twin struct {
 	want      map[api.InstanceID]wire.Assignment
 	off       bool       // neither receives nor sends
 	slow      bool       // its instances do not listen
+	hangs     bool       // instances that it must not have any more do not end
 	reason    api.Reason // of its instances that run
 	answers   bool       // it answers roll calls
 	said      uint64     // number of its netmanager's last message
@@ -142,7 +143,7 @@ func (n *twin) take(msg any) {
 // settle makes the twin run its desired set.
 func (n *twin) settle() {
 	for id := range n.has {
-		if _, ok := n.want[id]; !ok {
+		if _, ok := n.want[id]; !ok && !n.hangs {
 			delete(n.has, id)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
@@ -102,6 +103,9 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 	if err != nil {
 		return out, err
 	}
+	if err := c.awaitRelease(ctx, node, id); err != nil {
+		return out, err
+	}
 	unlock, err := c.lock(ctx, string(id))
 	if err != nil {
 		return out, err
@@ -174,6 +178,26 @@ func (c *Controller) Attach(ctx context.Context, node api.NodeID, w wire.WantVol
 		c.opt.Log.Info("CSI volume attached", "volume", id, "driver", r.Driver, "node", node)
 	}
 	return out, err
+}
+
+// awaitRelease waits while a volume must stay attached to the node of an earlier placement, see cluster.Core.KeptAttached.
+// It looks again every second at the latest, because the node may return or be removed.
+func (c *Controller) awaitRelease(ctx context.Context, node api.NodeID, id api.VolumeID) error {
+	for told := false; ; told = true {
+		var again time.Duration
+		var why string
+		if err := c.opt.Owner.Read(ctx, func() { again, why = c.opt.Core.KeptAttached(id, node) }); err != nil || why == "" {
+			return err
+		}
+		if !told {
+			c.opt.Log.Info("CSI volume stays attached for now", "volume", id, "to_node", node, "reason", why)
+		}
+		select {
+		case <-time.After(min(again, time.Second)):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", why, errors.Join(api.ErrUnavailable, ctx.Err()))
+		}
+	}
 }
 
 // idOf returns the id of the volume of a placement. It fails with ErrNotFound if the node does not have the placement.

@@ -53,9 +53,10 @@ type Config struct {
 
 	OakestraListen string `yaml:"oakestra_listen" usage:"address at which Oakestra's /api/cluster/status is served over plain HTTP, without sign-in, for the oak CLI, which expects port 10100. Empty: none"`
 
-	CSI        []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
-	CSISecrets []string      `yaml:"csi_secrets" usage:"files with the secrets of CSI drivers, as NAME=/path/of/its.yaml, read at each call: a map of calls (CreateVolume, NodeStageVolume, …), or of all for the others, to keys and strings; only their owner may read them"`
-	CSITimeout time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
+	CSI         []string      `yaml:"csi" usage:"CSI drivers for services' volumes, as NAME=/path/of/its.sock with the driver's controller; nodes have the drivers in their configuration, too"`
+	CSISecrets  []string      `yaml:"csi_secrets" usage:"files with the secrets of CSI drivers, as NAME=/path/of/its.yaml, read at each call: a map of calls (CreateVolume, NodeStageVolume, …), or of all for the others, to keys and strings; only their owner may read them"`
+	CSITimeout  time.Duration `yaml:"csi_timeout" usage:"how long a CSI driver may take to answer one call; 0: 30s"`
+	DetachAfter time.Duration `yaml:"csi_detach_after" usage:"how long a CSI volume stays attached to a node that is silent, after its dead time, before it is attached elsewhere: the node unmounts it meanwhile; longer than it takes to write back what its memory caches"`
 
 	Prometheus PrometheusConfig `yaml:"prometheus"`
 
@@ -142,7 +143,7 @@ func (n NetworkConfig) unencrypted() ([]netip.Prefix, error) {
 
 func Defaults() Config {
 	return Config{
-		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, Log: daemon.DefaultLog(),
+		Data: "/var/lib/treeline/cluster", Listen: ":7444", MaxNodes: 10_000, DetachAfter: time.Minute, Log: daemon.DefaultLog(),
 		Scheduler: rom.Plugin{}.Name(), Offer: OfferConfig{Share: 1, Detail: uplink.DetailFull}, MovesPerHour: 4,
 		Workload: WorkloadConfig{Memory: 16, VCPUs: 0.01, MemoryLimit: 512, VCPUsLimit: 1},
 		NodeCaps: NodeCapsConfig{Privileged: privilegedExisting}, Prometheus: PrometheusConfig{Label: "tenant"},
@@ -200,6 +201,9 @@ func (c Config) Validate() error {
 	if c.CSITimeout < 0 || c.CSITimeout > csi.MaxTimeout {
 		return daemon.Invalid("csi_timeout", "%s, want 0s to %s", c.CSITimeout, csi.MaxTimeout)
 	}
+	if c.DetachAfter < 0 || c.DetachAfter > maxDetachAfter {
+		return daemon.Invalid("csi_detach_after", "%s, want 0s to %s", c.DetachAfter, maxDetachAfter)
+	}
 	if c.Beat < 0 || c.Lease < 0 || c.Dead < 0 {
 		return daemon.Invalid("beat, lease, dead", "%s, %s, %s, must not be negative", c.Beat, c.Lease, c.Dead)
 	}
@@ -252,6 +256,9 @@ func (c Config) core(info api.ClusterInfo, seed []byte, relay string, out *clien
 	}
 	drivers, _ := csi.ParseAll(c.CSI) // validated
 	conf.Prometheus = c.Prometheus.URL != ""
+	if conf.DetachAfter = c.DetachAfter; c.DetachAfter == 0 {
+		conf.DetachAfter = -1
+	}
 	conf.CSI = slices.Sorted(maps.Keys(drivers))
 	c.placement(&conf, info, out)
 	return conf

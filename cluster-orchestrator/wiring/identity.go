@@ -40,6 +40,9 @@ const OperatorFile = "operator-token"
 // valuesKeyFile has the key of the configs and secrets in the store.
 const valuesKeyFile = "secrets.key"
 
+// maxDetachAfter is below the time that a node waits for a volume.
+const maxDetachAfter = 4 * time.Minute
+
 // minOperatorToken is the minimum length of the operator's token.
 const minOperatorToken = 20
 

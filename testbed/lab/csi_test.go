@@ -49,7 +49,7 @@ func TestCSIVolumes(t *testing.T) {
 		return s, []string{"--csi", driver + "=" + socket, "--csi-timeout", "2s", "--csi-secrets", driver + "=" + secret}
 	}
 	controller, args := serve("controller")
-	c := l.Cluster("munich", lab.ClusterOptions{Args: args})
+	c := l.Cluster("munich", lab.ClusterOptions{Args: append(slices.Clone(args), "--csi-detach-after", "10s")})
 	nodes, servers := map[string]*lab.Node{}, map[string]*csidriver.Server{}
 	for _, name := range []string{"n1", "n2"} {
 		o := containers(t)

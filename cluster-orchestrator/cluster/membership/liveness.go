@@ -108,6 +108,14 @@ func (m *Machine) CheckSilence(id api.NodeID, busy bool) (silent bool, roll []ap
 	return true, nil
 }
 
+// SilentFor returns for how long a node has been silent, counted from its dead time; 0 if it is not.
+func (m *Machine) SilentFor(id api.NodeID) time.Duration {
+	if n := m.nodes[id]; n != nil && n.Silent {
+		return m.fx.Now.Sub(n.silentAt)
+	}
+	return 0
+}
+
 // Overdue reports whether the node's next heartbeat is late. beat is the interval of
 // heartbeats.
 func (n *Node) Overdue(now time.Time, beat time.Duration) bool {

@@ -155,3 +155,23 @@ func (m *Machine) VolumeOf(id api.NodeID, w wire.WantVolume) (v api.Volume, at a
 	}
 	return all[i], n.Info.CSI[k], nil
 }
+
+// CSIOf returns the node of an instance and its CSI volumes; none while it has no node.
+func (m *Machine) CSIOf(id api.InstanceID) (api.NodeID, []api.VolumeID) {
+	in := m.instances[id]
+	if in == nil || in.Node == "" {
+		return "", nil
+	}
+	return in.Node, in.demand.csi
+}
+
+// MayHave reports whether a node that is not silent may still have an instance with its volumes: it has reported it and not
+// its end, or has not reported since it returned.
+func (m *Machine) MayHave(id api.NodeID, i api.InstanceID) bool {
+	n := m.nodes[id]
+	if n == nil {
+		return false
+	}
+	_, has := n.observed[i]
+	return has || !n.synced
+}
