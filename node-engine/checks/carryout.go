@@ -77,6 +77,11 @@ func (c *Checks) carryOut(t *target, kind api.CheckKind, check api.Check) health
 	default:
 		err = c.execute(ctx, t, check.Command)
 	}
+	return resultOf(t, err, timeout)
+}
+
+// resultOf returns the result of a check that ended with err.
+func resultOf(t *target, err error, timeout time.Duration) health.Result {
 	switch {
 	case err == nil:
 		return health.Result{Passed: true}

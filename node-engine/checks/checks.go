@@ -240,13 +240,21 @@ func (c *Checks) begin(now time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake = now
+	var probes []probe
 	for len(c.due) > 0 && !c.due[0].next.After(now) {
 		t := c.due[0]
 		for kind, ok := t.machine.Due(now); ok; kind, ok = t.machine.Due(now) {
 			check := t.machine.Check(kind)
+			if check.TCP != nil {
+				probes = append(probes, probe{t: t, kind: kind, check: check})
+				continue
+			}
 			c.wg.Go(func() { c.run(t, kind, check) })
 		}
 		c.schedule(t)
+	}
+	if len(probes) > 0 {
+		c.wg.Go(func() { c.probe(probes) })
 	}
 	if c.wake = (time.Time{}); len(c.due) > 0 {
 		c.wake = c.due[0].next
@@ -271,6 +279,11 @@ func (c *Checks) run(t *target, kind api.CheckKind, check api.Check) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.finish(t, kind, res)
+}
+
+// finish handles the result of a check. c.mu is held.
+func (c *Checks) finish(t *target, kind api.CheckKind, res health.Result) {
 	if c.targets[t.Key] != t {
 		return // its checks have ended
 	}

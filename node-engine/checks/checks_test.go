@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	grpchealth "google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -307,6 +308,62 @@ func TestConnectionsAreReusedForAWhile(t *testing.T) {
 	}
 }
 
+// Only the first check by TCP has to find the workload, and only one without an answer waits.
+func TestFurtherChecksByTCPFindTheSame(t *testing.T) {
+	t.Parallel()
+	guest := netlab.New(t).Host("guest")
+	guest.Run("ip", "addr", "add", "10.99.0.2/32", "dev", "lo")
+	listen := func(port int) (ln net.Listener) {
+		t.Helper()
+		guest.Do(func() {
+			var err error
+			if ln, err = net.Listen("tcp", fmt.Sprintf("10.99.0.2:%d", port)); err != nil {
+				t.Fatal(err)
+			}
+		})
+		t.Cleanup(func() { _ = ln.Close() })
+		return ln
+	}
+	ln := listen(0)
+	port := portOf(t, ln.Addr())
+	w := start(t, inNamespaces(filepath.Join("/run/netns", guest.Netns())), false)
+	k := wire.Key{Instance: "acme/shop.prod.web.v1#0", Epoch: 1}
+	w.Check(node.Check{Key: k, Address: netip.MustParseAddr("10.99.0.2"), Health: readiness(api.Check{TCP: &api.TCPCheck{Port: port}})})
+	w.verdict(k, true, "passed")
+	_ = ln.Close()
+	w.verdict(k, false, fmt.Sprintf("readiness: TCP :%d: connection refused", port))
+	ln = listen(port)
+	w.verdict(k, true, "passed")
+
+	// The port does not answer any more when its queue is full, because nobody accepts connections.
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			_ = c.Close()
+		}
+	}()
+	raw, err := ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 1) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	guest.Do(func() {
+		for range 4 {
+			c, err := net.DialTimeout("tcp", ln.Addr().String(), 100*time.Millisecond)
+			if err != nil {
+				return
+			}
+			conns = append(conns, c)
+		}
+	})
+	w.verdict(k, false, fmt.Sprintf("readiness: TCP :%d: no answer within 1s", port))
+}
+
 // silent returns the port of a server that accepts connections and never answers.
 func silent(t *testing.T) int {
 	ln, port := listen(t)
@@ -438,6 +495,19 @@ func (s spaced) Namespace(context.Context, wire.Key) (string, runtime.Workload, 
 	return *s.last.Load(), runtime.Workload{}, nil
 }
 
+// mixed has the namespace of other for the service "host".
+type mixed struct {
+	spaced
+	other spaced
+}
+
+func (m mixed) Namespace(ctx context.Context, k wire.Key) (string, runtime.Workload, error) {
+	if strings.Contains(string(k.Instance), ".host.") {
+		return m.other.Namespace(ctx, k)
+	}
+	return m.spaced.Namespace(ctx, k)
+}
+
 func TestChecksStayInTheWorkloadsNetwork(t *testing.T) {
 	lab := netlab.New(t)
 	guest := lab.Host("guest")
@@ -467,6 +537,27 @@ func TestChecksStayInTheWorkloadsNetwork(t *testing.T) {
 	}
 	w.verdict(check(1, port), true, "passed")
 	w.verdict(check(2, outside), false, "connection refused") // the same port of the host is another one
+
+	// All checks by TCP stay there as well, also beside those of a workload in the host's network.
+	both := start(t, mixed{spaced: inNamespaces(path), other: inNamespaces("")}, true)
+	tcp := func(instance string, address netip.Addr, port int) wire.Key {
+		k := wire.Key{Instance: api.InstanceID(instance), Epoch: 1}
+		both.Check(node.Check{Key: k, Address: address, Health: readiness(api.Check{TCP: &api.TCPCheck{Port: port}})})
+		return k
+	}
+	onHost := tcp("acme/shop.prod.host.v1#0", netip.Addr{}, port)
+	both.verdict(onHost, false, "connection refused")
+	both.verdict(tcp("acme/shop.prod.web.v1#1", address, outside), false, "connection refused")
+	guest1 := tcp("acme/shop.prod.web.v1#0", address, port)
+	both.verdict(guest1, true, "passed")
+	if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err != nil {
+		t.Log("the same port of the host is in use: ", err)
+	} else {
+		defer ln.Close()
+		both.verdict(onHost, true, "passed")
+	}
+	_ = ln.Close() // of the guest
+	both.verdict(guest1, false, "connection refused")
 
 	// It has ended, or its process's number belongs to another workload: the host is not reached.
 	for name, paths := range map[string][]string{"ended": {""}, "reused": {path, "/proc/1/ns/net"}, "missing": {"/proc/0/ns/net"}} {

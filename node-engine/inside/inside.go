@@ -24,18 +24,15 @@ var past = time.Unix(1, 0)
 
 // Connect connects a socket of Sockets.Create to an address, and takes it over. name is that of the file.
 func Connect(ctx context.Context, fd int, at netip.Addr, port int, name string) (*os.File, error) {
-	// A connection within a machine is usually established, or refused, when connect returns.
-	err := unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: at.As4()})
-	if errors.Is(err, unix.EINPROGRESS) {
-		err = connected(fd)
-	}
-	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
+	to := &unix.SockaddrInet4{Port: port, Addr: at.As4()}
+	answered, err := begin(fd, to)
+	if err != nil {
 		_ = unix.Close(fd)
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), name)
-	if err != nil {
-		if err = await(ctx, f); err != nil {
+	if !answered {
+		if err = await(ctx, f, to); err != nil {
 			_ = f.Close()
 			return nil, err
 		}
@@ -43,23 +40,35 @@ func Connect(ctx context.Context, fd int, at netip.Addr, port int, name string) 
 	return f, nil
 }
 
-// connected returns the result of a connect that was begun, EINPROGRESS if there is none yet.
-func connected(fd int) error {
-	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
-	switch {
-	case err != nil:
-		return err
-	case code != 0:
-		return unix.Errno(code)
+// Probe begins a connection to an address with a socket of Sockets, and closes the socket. It does not wait:
+// without an answer at once the result is not known.
+func Probe(fd int, at netip.Addr, port int) (answered bool, err error) {
+	answered, err = begin(fd, &unix.SockaddrInet4{Port: port, Addr: at.As4()})
+	_ = unix.Close(fd)
+	return answered, err
+}
+
+// begin begins to connect a socket. A connection within a machine is usually established, or refused, when
+// the call returns.
+func begin(fd int, to *unix.SockaddrInet4) (answered bool, err error) {
+	answered, err = connected(unix.Connect(fd, to))
+	if answered {
+		return true, err
 	}
-	if _, err := unix.Getpeername(fd); err != nil {
-		return unix.EINPROGRESS
+	return connected(unix.Connect(fd, to))
+}
+
+// connected interprets the result of connect. Repeated on a socket, the call returns the result of the
+// connection that was begun.
+func connected(err error) (answered bool, _ error) {
+	if errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EALREADY) {
+		return false, nil
 	}
-	return nil
+	return true, err
 }
 
 // await waits for the result of a connect that was begun.
-func await(ctx context.Context, f *os.File) error {
+func await(ctx context.Context, f *os.File, to *unix.SockaddrInet4) error {
 	if end, ok := ctx.Deadline(); ok {
 		_ = f.SetDeadline(end)
 	}
@@ -69,9 +78,9 @@ func await(ctx context.Context, f *os.File) error {
 		return fmt.Errorf("%w: %w", ErrNoSocket, err)
 	}
 	var result error
-	err = raw.Write(func(fd uintptr) bool {
-		result = connected(int(fd))
-		return !errors.Is(result, unix.EINPROGRESS)
+	err = raw.Write(func(fd uintptr) (answered bool) {
+		answered, result = connected(unix.Connect(int(fd), to))
+		return answered
 	})
 	if err != nil {
 		return err
@@ -79,26 +88,21 @@ func await(ctx context.Context, f *os.File) error {
 	return result
 }
 
-// Sockets creates sockets in network namespaces, on a thread that it enters them with.
+// Sockets creates sockets in network namespaces, on a thread that enters them. It is safe for concurrent use.
 type Sockets struct {
 	start    sync.Once
-	requests chan socketRequest
+	requests chan request
 	ended    chan struct{}
 }
 
-type socketRequest struct {
-	ns     int
-	answer chan<- socketAnswer
-}
-
-type socketAnswer struct {
-	fd  int
-	err error
+type request struct {
+	do   func(*Thread)
+	done chan<- struct{}
 }
 
 // NewSockets returns Sockets without a thread; the first use in a namespace starts it.
 func NewSockets() *Sockets {
-	return &Sockets{requests: make(chan socketRequest), ended: make(chan struct{})}
+	return &Sockets{requests: make(chan request), ended: make(chan struct{})}
 }
 
 // Close ends the thread.
@@ -109,32 +113,70 @@ func (s *Sockets) Create(ns *os.File) (fd int, err error) {
 	if ns == nil {
 		return tcpSocket()
 	}
+	if closed := s.Do(func(t *Thread) { fd, err = t.Create(ns) }); closed != nil {
+		return 0, closed
+	}
+	return fd, err
+}
+
+// Do runs a function on the thread, and waits for it. Others wait meanwhile, so it must not block. It fails after
+// Close.
+func (s *Sockets) Do(fn func(*Thread)) error {
 	s.start.Do(func() { go s.run() })
-	answer := make(chan socketAnswer, 1)
+	done := make(chan struct{})
 	select {
-	case s.requests <- socketRequest{int(ns.Fd()), answer}:
-		a := <-answer
-		goruntime.KeepAlive(ns)
-		return a.fd, a.err
+	case s.requests <- request{fn, done}:
+		<-done
+		return nil
 	case <-s.ended:
-		return 0, context.Canceled
+		return context.Canceled
 	}
 }
 
 // run serves requests. The thread ends with the goroutine, because it stays in a namespace.
 func (s *Sockets) run() {
 	goruntime.LockOSThread()
+	t := &Thread{}
+	defer t.close()
 	for {
 		select {
 		case r := <-s.requests:
-			var a socketAnswer
-			if a.err = unix.Setns(r.ns, unix.CLONE_NEWNET); a.err == nil {
-				a.fd, a.err = tcpSocket()
-			}
-			r.answer <- a
+			r.do(t)
+			close(r.done)
 		case <-s.ended:
 			return
 		}
+	}
+}
+
+// Thread is the thread of Sockets, within a call of Do.
+type Thread struct {
+	host *os.File // the host's namespace; nil: the thread has not left it
+}
+
+// Create returns a TCP socket in a network namespace; nil: the host's. The caller keeps ns open.
+func (t *Thread) Create(ns *os.File) (fd int, err error) {
+	switch {
+	case ns == nil:
+		ns = t.host
+	case t.host == nil:
+		if t.host, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return 0, err
+		}
+	}
+	if ns != nil {
+		err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET)
+		goruntime.KeepAlive(ns)
+		if err != nil {
+			return 0, fmt.Errorf("enter a network namespace: %w", err)
+		}
+	}
+	return tcpSocket()
+}
+
+func (t *Thread) close() {
+	if t.host != nil {
+		_ = t.host.Close()
 	}
 }
 

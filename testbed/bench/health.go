@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,8 +28,8 @@ const (
 )
 
 // healthChecks measures the processor time of a complete node engine with a fake runtime, whose 1,000
-// instances have one check a second each, which enters their network namespace, beside a process that only sends as many HTTP requests with
-// net/http. This process answers the checks.
+// instances have one check a second each, which enters their network namespace, beside a process that only sends
+// as many HTTP requests with net/http, or opens as many connections with package net. This process answers them.
 func healthChecks(r *run) error {
 	return inLab(r, func(l *lab.Lab) error {
 		var requests, conns atomic.Int64
@@ -52,7 +53,11 @@ func healthChecks(r *run) error {
 			return err
 		}
 
-		floor, err := bareRequests(r, at.String(), &requests)
+		get, err := bare(r, "requests", at.String(), &requests)
+		if err != nil {
+			return err
+		}
+		connect, err := bare(r, "connections", at.String(), &conns)
 		if err != nil {
 			return err
 		}
@@ -71,9 +76,11 @@ func healthChecks(r *run) error {
 			check api.Check
 			count *atomic.Int64
 			note  string
+			base  string
+			floor series
 		}{
-			{"http", api.Check{HTTP: &api.HTTPCheck{Port: port, Path: "/healthz"}}, &requests, "connections are used for 10 s"},
-			{"tcp", api.Check{TCP: &api.TCPCheck{Port: port}}, &conns, "a new connection for each"},
+			{"http", api.Check{HTTP: &api.HTTPCheck{Port: port, Path: "/healthz"}}, &requests, "connections are used for 10 s", "bare HTTP requests", get},
+			{"tcp", api.Check{TCP: &api.TCPCheck{Port: port}}, &conns, "a new connection for each", "bare TCP connections", connect},
 		} {
 			c.check.Interval = 1
 			m := l.Container("web", checksPerSecond)
@@ -87,12 +94,13 @@ func healthChecks(r *run) error {
 			if err := engine.measure(r, &cpu, c.count, max(r.n, 3)); err != nil {
 				return err
 			}
-			rec := cpu.record("health."+c.name, "% core").atMost(checkLimit).over("bare HTTP requests", quantile(floor.values, 0.5))
+			rec := cpu.record("health."+c.name, "% core").atMost(checkLimit).over(c.base, quantile(c.floor.values, 0.5))
 			r.emit(rec.noting("%d checks a second of a complete node engine, %s; without checks it uses %.2f %%", checksPerSecond, c.note, quantile(idle.values, 0.5)))
 			l.Delete(c.name)
 			l.WaitWithin(swarmPatience, "all instances are gone", l.Gone(c.name))
 		}
-		r.emit(floor.record("health.floor", "% core").noting("a process that sends %d HTTP requests a second with net/http on 1,000 connections", checksPerSecond))
+		r.emit(get.record("health.floor", "% core").noting("a process that sends %d HTTP requests a second with net/http on 1,000 connections", checksPerSecond))
+		r.emit(connect.record("health.tcp-floor", "% core").noting("a process that opens %d connections a second with package net, and closes them", checksPerSecond))
 		return nil
 	})
 }
@@ -162,9 +170,9 @@ func (c *checker) measure(r *run, s *series, count *atomic.Int64, n int) error {
 	return nil
 }
 
-// bareRequests measures a process that only sends requests.
-func bareRequests(r *run, at string, count *atomic.Int64) (s series, err error) {
-	pid, end, err := startSwarm(requestsTo + at)
+// bare measures a process that only sends requests, or opens connections.
+func bare(r *run, what, at string, count *atomic.Int64) (s series, err error) {
+	pid, end, err := startSwarm(bareOrder + what + " " + at)
 	if err != nil {
 		return s, err
 	}
@@ -175,19 +183,37 @@ func bareRequests(r *run, at string, count *atomic.Int64) (s series, err error) 
 	return s, (&checker{pid: pid}).measure(r, &s, count, max(r.n/3, 3))
 }
 
-// requestsTo is the prefix of a swarm's order to send requests to an address instead.
-const requestsTo = "requests to "
+// bareOrder is the prefix of a swarm's order to send requests or open connections to an address instead.
+const bareOrder = "bare "
 
-// sendRequests is the process of bareRequests: it sends checksPerSecond requests a second, each of the
-// connections one, until its standard input is closed.
-func sendRequests(ctx context.Context, at string) error {
+// runBare is the process of bare: it sends checksPerSecond requests a second, each of the connections one, or opens
+// as many connections, until its standard input is closed.
+func runBare(ctx context.Context, order string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
+	what, at, _ := strings.Cut(order, " ")
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: checksPerSecond, MaxIdleConns: checksPerSecond}}
+	one := func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/healthz", http.NoBody)
+		if err != nil {
+			return
+		}
+		if resp, err := c.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	}
+	if what == "connections" {
+		one = func() {
+			if conn, err := net.DialTimeout("tcp", at, time.Second); err == nil {
+				_ = conn.Close()
+			}
+		}
+	}
 	var all sync.WaitGroup
 	defer all.Wait()
 	const rounds = 100 // a second, each with as many requests at once
@@ -200,16 +226,7 @@ func sendRequests(ctx context.Context, at string) error {
 			return nil
 		}
 		for range checksPerSecond / rounds {
-			all.Go(func() {
-				req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at+"/healthz", http.NoBody)
-				if err != nil {
-					return
-				}
-				if resp, err := c.Do(req); err == nil {
-					_, _ = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close()
-				}
-			})
+			all.Go(one)
 		}
 	}
 }

@@ -35,8 +35,8 @@ type swarmOrder struct {
 // swarm is the process of a swarm: this program, started by the benchmark cluster. It ends when
 // its standard input is closed.
 func swarm(ctx context.Context, text string) error {
-	if at, ok := strings.CutPrefix(text, requestsTo); ok {
-		return sendRequests(ctx, at)
+	if order, ok := strings.CutPrefix(text, bareOrder); ok {
+		return runBare(ctx, order)
 	}
 	var o swarmOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
