@@ -121,6 +121,7 @@ func TestServicesTalkAcrossClusters(t *testing.T) {
 		}
 		return fmt.Errorf("%+v", peers)
 	})
+	t.Run("Prometheus", func(t *testing.T) { scrapesAllDaemons(t, o) })
 	toldNothingInner(t, o.Nodes[0], []string{"n1"}, "192.168.11.")
 	toldNothingInner(t, o.Nodes[1], []string{"n0"}, "192.168.10.")
 	o.Scale("shop", "web", 3)
@@ -206,9 +207,10 @@ func TestTenantsAndCallersAreKeptApart(t *testing.T) {
 // left, instances are placed on another.
 func TestPublishedPorts(t *testing.T) {
 	t.Parallel()
-	o := lab.NewOverlay(t, lab.Options{RootArgs: []string{"--network-subnet-bits=29"}}) // five instances a node
-	for range 2 {
-		o.Node(o.First, netlab.None)
+	o := lab.NewOverlay(t, lab.Options{RootArgs: []string{"--network-subnet-bits=29", "--oakestra-compat"}}) // five instances a node
+	oakestraImages(t, o)
+	for i := range 2 {
+		o.Node(o.First, netlab.None, "--address", fmt.Sprintf("203.0.113.%d", 10+i))
 	}
 	o.Ready(o.First, 2)
 	web := o.Server("web", 2)
@@ -232,6 +234,9 @@ func TestPublishedPorts(t *testing.T) {
 	if len(seen) != 2 {
 		t.Errorf("the published ports were answered by %v", seen)
 	}
+	_, developer := o.UserWithToken("dora", "Application_Provider")
+	reachedAt(t, o, outside, developer, o.ID("shop", "web", 0), o.ID("shop", "web", 1))
+	t.Run("Oakestra", func(t *testing.T) { oakestraRuns(t, o, outside) })
 	o.Scale("shop", "web", 3)
 	o.Wait("the third finds no node", func(v lab.View) bool {
 		i, ok := v.Instances[o.ID("shop", "web", 2)]

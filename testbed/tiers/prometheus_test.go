@@ -4,14 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	neturl "net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,11 +14,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/programtest"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/testbed/promtest"
 )
 
-// TestPrometheusScrapesAllDaemons runs Debian's Prometheus with deploy/prometheus against a root, a cluster and a
-// node with a fake runtime, whose metrics come through its cluster, and evaluates the queries of deploy/grafana.
-func TestPrometheusScrapesAllDaemons(t *testing.T) {
+// TestDashboardsFindTheirMetrics runs Debian's Prometheus with deploy/prometheus against a root, a cluster and a node
+// with a fake runtime, whose metrics come through its cluster, and evaluates the queries of deploy/grafana. The lab's
+// TestServicesTalkAcrossClusters scrapes netmanagers too.
+func TestDashboardsFindTheirMetrics(t *testing.T) {
 	programtest.Need(t, "prometheus", "promtool")
 	r := startRoot(t, func(*root.Config) {})
 	r.user(t, "acme/alice", "Application_Provider")
@@ -41,67 +37,11 @@ func TestPrometheusScrapesAllDaemons(t *testing.T) {
 	_, err = r.admin.Apply(t.Context(), []byte(doc), client.ApplyOptions{Tenant: "acme"})
 	check(t, err)
 
-	dir := t.TempDir()
-	write := func(name, text string) { check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)) }
-	copied := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("../../deploy/prometheus", name))
-		check(t, err)
-		return string(text)
-	}
-	write("root.token", r.token)
-	write("cluster.token", c.token)
-	write("treeline-ca.pem", wait(t, filepath.Join(r.cfg.Data, root.CAFile)))
-	write("rules.yml", copied("rules.yml"))
-	write("rules_test.yml", copied("rules_test.yml"))
-	conf := strings.NewReplacer("root.example:7443", strings.TrimPrefix(r.url, "https://"), "c1.example:7444", strings.TrimPrefix(c.url, "https://"), "15s", "1s").
-		Replace(copied("prometheus.yml"))
-	write("prometheus.yml", conf)
-	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}, {"check", "config", "prometheus.yml"}} {
-		cmd := exec.CommandContext(t.Context(), "promtool", args...)
-		cmd.Dir = dir
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
-	}
-	var targets []map[string]any
-	check(t, c.do(c.token, "GET", "/v1/prometheus/targets", nil, &targets))
-	at := startPrometheus(t, dir)
-	query := func(q string) (all []sample, err error) {
-		resp, err := http.Get(at + "/api/v1/query?query=" + neturl.QueryEscape(q))
-		if err != nil {
-			return nil, err
-		}
-		defer resp.Body.Close()
-		var out struct {
-			Status, Error string
-			Data          struct{ Result []sample }
-		}
-		if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || out.Status != "success" {
-			return nil, fmt.Errorf("%s: %s %w", q, out.Error, err)
-		}
-		return out.Data.Result, nil
-	}
-	t.Cleanup(func() {
-		if !t.Failed() {
-			return
-		}
-		resp, err := http.Get(at + "/api/v1/targets")
-		if err == nil {
-			text, _ := io.ReadAll(resp.Body)
-			t.Logf("targets: %s", text)
-			resp.Body.Close()
-		}
+	prom := promtest.Start(t, promtest.Target{
+		Root: strings.TrimPrefix(r.url, "https://"), RootToken: r.token, Cluster: strings.TrimPrefix(c.url, "https://"), ClusterToken: c.token,
+		CA: []byte(wait(t, filepath.Join(r.cfg.Data, root.CAFile))),
 	})
-	jobs := []string{"treeline-cluster", "treeline-node", "treeline-root"}
-	eventually(t, "Prometheus scrapes all daemons", func() bool {
-		var up []string
-		found, _ := query(`up == 1`)
-		for _, s := range found {
-			up = append(up, s.Metric["job"])
-		}
-		slices.Sort(up)
-		return slices.Equal(up, jobs)
-	})
+	prom.Scrapes(t, "treeline-cluster", "treeline-node", "treeline-root")
 	for _, q := range []string{
 		`treeline_instances{job="treeline-root",state="running"} == 2`,
 		`treeline_instances{job="treeline-node",instance="n1",cluster="munich",state="running"} == 2`,
@@ -114,7 +54,7 @@ func TestPrometheusScrapesAllDaemons(t *testing.T) {
 		`http_server_request_duration_seconds_count{job="treeline-root",route="/v1/apps",method="PUT",status="200"} == 1`,
 	} {
 		eventually(t, q, func() bool {
-			found, err := query(q)
+			found, err := prom.Query(q)
 			check(t, err)
 			return len(found) > 0
 		})
@@ -130,7 +70,7 @@ func TestPrometheusScrapesAllDaemons(t *testing.T) {
 		check(t, json.Unmarshal(text, &dashboard))
 		for _, p := range dashboard.Panels {
 			for _, target := range p.Targets {
-				if _, err := query(target.Expr); err != nil {
+				if _, err := prom.Query(target.Expr); err != nil {
 					t.Errorf("%s: %v", path, err)
 				}
 			}
@@ -141,46 +81,4 @@ func TestPrometheusScrapesAllDaemons(t *testing.T) {
 			t.Errorf("GET %s without a token: %v", path, err)
 		}
 	}
-}
-
-type sample struct{ Metric map[string]string }
-
-// startPrometheus runs Prometheus with the configuration in dir and returns its URL.
-func startPrometheus(t *testing.T, dir string) string {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, "prometheus", "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address=127.0.0.1:0", "--log.format=json")
-	cmd.Dir = dir
-	logs, err := cmd.StderrPipe()
-	check(t, err)
-	check(t, cmd.Start())
-	address, ended := make(chan string, 1), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for dec := json.NewDecoder(logs); ; {
-			var line struct{ Msg, Address, Err, Level string }
-			if dec.Decode(&line) != nil {
-				return
-			}
-			if line.Level != "info" {
-				t.Log(line)
-			}
-			if line.Msg == "Listening on" {
-				address <- line.Address
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-		_ = cmd.Wait()
-	})
-	select {
-	case a := <-address:
-		return "http://" + a
-	case <-ended:
-		t.Fatal("prometheus ended")
-	}
-	return ""
 }
