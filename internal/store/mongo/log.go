@@ -199,16 +199,21 @@ func (l *log) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	return nil
 }
 
-func (l *log) Trim(ctx context.Context, from, to uint64) error {
+// Delete implements shared.Log. Each entry is named by its id alone, because FerretDB reads the whole
+// collection for all other filters, which would delay writes by seconds.
+func (l *log) Delete(ctx context.Context, positions ...uint64) error {
 	if l.closed.Load() {
 		return store.ErrClosed
 	}
-	_, err := l.docs.DeleteMany(ctx, bson.D{
-		{Key: "_id", Value: bson.D{{Key: "$gte", Value: position(from)}, {Key: "$lt", Value: position(to)}}},
-		{Key: "takeover", Value: bson.D{{Key: "$exists", Value: false}}},
-	})
-	if err != nil {
-		return l.failed(ctx, "trim", err)
+	if len(positions) == 0 {
+		return nil
+	}
+	var each []mongo.WriteModel
+	for _, p := range positions {
+		each = append(each, mongo.NewDeleteOneModel().SetFilter(bson.D{{Key: "_id", Value: position(p)}}))
+	}
+	if _, err := l.docs.BulkWrite(ctx, each); err != nil {
+		return l.failed(ctx, "delete entries of", err)
 	}
 	return nil
 }

@@ -27,8 +27,12 @@ var ErrNotAtomic = fmt.Errorf("the store is not atomic: %w", api.ErrInvalid)
 func Check(ctx context.Context, scratch Log) error {
 	from := rand.Uint64N(1 << 62)
 	err := check(ctx, scratch, from)
-	if trimmed := scratch.Trim(ctx, from, from+checkRounds); err == nil {
-		err = trimmed
+	var all []uint64
+	for position := from; position < from+checkRounds; position++ {
+		all = append(all, position)
+	}
+	if deleted := scratch.Delete(ctx, all...); err == nil {
+		err = deleted
 	}
 	return err
 }

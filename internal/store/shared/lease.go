@@ -26,9 +26,12 @@ type Lease struct {
 // ErrLeaseLost means that another replica has the lease, or that it could not be renewed in time.
 var ErrLeaseLost = fmt.Errorf("this replica is no longer active: %w", store.ErrConflict)
 
-// readLease returns the last entry of a log of leases.
-func readLease(ctx context.Context, log Log) (last Lease, err error) {
+// readLease returns the last entry of a log of leases, and the positions of those before it.
+func readLease(ctx context.Context, log Log) (last Lease, before []uint64, err error) {
 	err = log.Entries(ctx, func(e Entry) error {
+		if last.position > 0 {
+			before = append(before, last.position)
+		}
 		last = Lease{}
 		if len(e.Docs) != 1 {
 			return fmt.Errorf("%w: the lease %d has %d documents", store.ErrCorrupt, e.Position, len(e.Docs))
@@ -39,7 +42,7 @@ func readLease(ctx context.Context, log Log) (last Lease, err error) {
 		last.position = e.Position
 		return nil
 	})
-	return last, err
+	return last, before, err
 }
 
 // lease is what a replica holds, or tries to.
@@ -69,7 +72,7 @@ func (l *lease) renew(ctx context.Context, released bool) (held bool, err error)
 			return false, err
 		}
 		// A replica that was paused may append at a position that was trimmed: only the last entry counts.
-		last, err := readLease(ctx, l.log)
+		last, before, err := readLease(ctx, l.log)
 		if err != nil {
 			return false, err
 		}
@@ -79,7 +82,7 @@ func (l *lease) renew(ctx context.Context, released bool) (held bool, err error)
 		l.self.position = last.position
 		if !taken && last.position == position {
 			l.renewed.Store(&began)
-			_ = l.log.Trim(ctx, 0, position) // the next renewal does it again
+			_ = l.log.Delete(ctx, before...) // the next renewal does it again
 			return true, nil
 		}
 	}

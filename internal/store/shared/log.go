@@ -57,7 +57,7 @@ type Log interface {
 	// Entries calls fn with all entries in the order of their positions. What it reads of the log up
 	// to any entry was there when that entry was appended, except for what is trimmed meanwhile.
 	Entries(ctx context.Context, fn func(Entry) error) error
-	// Trim deletes the entries in [from, to) that are not takeovers.
-	Trim(ctx context.Context, from, to uint64) error
+	// Delete deletes the entries at these positions, as far as there are any, in this order.
+	Delete(ctx context.Context, positions ...uint64) error
 	Close() error
 }

@@ -46,7 +46,10 @@ func New(log, leases Log, o Options) *Replica {
 }
 
 // Active returns the last lease; its Name is empty if there never was one.
-func (r *Replica) Active(ctx context.Context) (Lease, error) { return readLease(ctx, r.leases) }
+func (r *Replica) Active(ctx context.Context) (Lease, error) {
+	l, _, err := readLease(ctx, r.leases)
+	return l, err
+}
 
 // Await waits until no other replica is active, takes over, and returns the store with everything
 // that was acknowledged. It calls standby with the lease of each replica that it waits for. An engine
@@ -59,7 +62,7 @@ func (r *Replica) Await(ctx context.Context, standby func(Lease)) (*Store, error
 	failing := false
 	for {
 		asked := time.Now()
-		l, err := readLease(ctx, r.leases)
+		l, _, err := readLease(ctx, r.leases)
 		if err == nil {
 			if l != seen {
 				if l.Holder != seen.Holder && l.Holder != r.id && !l.Released {

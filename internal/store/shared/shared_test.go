@@ -279,6 +279,10 @@ func TestALogGrowsWithWhatItHoldsOnly(t *testing.T) {
 	if bytes > 8<<20 {
 		t.Errorf("the log has %d bytes", bytes)
 	}
+	// An engine may take milliseconds for each, in which nothing is written and no lease renewed.
+	if n := e.log.MostDeleted(); n > 16 {
+		t.Errorf("a save deleted %d entries, want at most 16", n)
+	}
 	if got := content(t, s); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Error("the store differs from what was saved")
 	}

@@ -17,8 +17,13 @@ const (
 	overhead  = 64      // of a document or entry
 )
 
-// carryReads bounds the entries that are read to carry documents forward at once.
-const carryReads = 16
+// What one Save does to shorten the log, in entries, so that it is not delayed noticeably: an engine may need
+// milliseconds for each deletion.
+const (
+	carryReads = 16 // entries that are read to carry documents forward
+	forgets    = 8  // entries that become obsolete
+	deletions  = 16 // entries that are deleted: more than become obsolete, to catch up
+)
 
 // Store is the store of the active replica. It implements store.Store: when another replica has
 // taken over, Save and Load fail with store.ErrConflict.
@@ -31,7 +36,7 @@ type Store struct {
 
 	turn   chan struct{} // of capacity one: whoever has sent to it owns the fields below
 	next   uint64        // the position of the next entry; end has a copy
-	trim   uint64        // entries from here on may exist
+	old    []uint64      // obsolete entries that are still to be deleted; never those of takeovers
 	index  map[key]place
 	sizes  []size // of the entries in [start, next)
 	start  uint64
@@ -54,7 +59,10 @@ type place struct {
 }
 
 // size of an entry: all of it, and what of it is current.
-type size struct{ total, live int }
+type size struct {
+	total, live int
+	takeover    bool
+}
 
 func sizeOf(d store.Doc) int { return len(d.Kind) + len(d.Key) + len(d.Data) + overhead }
 
@@ -220,7 +228,7 @@ func (s *Store) apply(e Entry) {
 	for _, d := range e.Docs {
 		all += sizeOf(d)
 	}
-	s.sizes = append(s.sizes, size{total: all})
+	s.sizes = append(s.sizes, size{total: all, takeover: e.Takeover != ""})
 	s.total += all
 	for _, d := range e.Docs {
 		k := keyOf(d)
@@ -248,7 +256,7 @@ func (s *Store) clean(ctx context.Context) {
 	}
 	carry := Entry{Start: s.start}
 	bytes, reads := 0, 0
-	for int(carry.Start-s.start) < len(s.sizes)-1 && bytes < carrySize && reads < carryReads {
+	for int(carry.Start-s.start) < min(len(s.sizes)-1, forgets) && bytes < carrySize && reads < carryReads {
 		if s.sizes[carry.Start-s.start].live > 0 {
 			docs, err := s.current(ctx, carry.Start)
 			if err != nil {
@@ -267,8 +275,9 @@ func (s *Store) clean(ctx context.Context) {
 		return
 	}
 	s.forget(carry.Start)
-	if s.log.Trim(ctx, s.trim, s.start) == nil {
-		s.trim = s.start
+	n := min(len(s.old), deletions)
+	if s.log.Delete(ctx, s.old[:n]...) == nil {
+		s.old = s.old[n:]
 	}
 }
 
@@ -301,8 +310,11 @@ func (s *Store) currentOf(e Entry) (docs []store.Doc) {
 
 // forget removes the entries before start, which have no current documents, from the index.
 func (s *Store) forget(start uint64) {
-	for _, z := range s.sizes[:start-s.start] {
+	for i, z := range s.sizes[:start-s.start] {
 		s.total -= z.total
+		if !z.takeover {
+			s.old = append(s.old, s.start+uint64(i))
+		}
 	}
 	s.sizes = append([]size(nil), s.sizes[start-s.start:]...)
 	s.start = start
@@ -364,10 +376,12 @@ func (s *Store) read(ctx context.Context) (last Entry, err error) {
 		return Entry{}, err
 	}
 	s.index, s.first, s.sizes = map[key]place{}, map[key]store.Doc{}, nil
-	s.live, s.total, s.start, s.next, s.trim = 0, 0, start, start, start
+	s.live, s.total, s.start, s.next, s.old = 0, 0, start, start, nil
 	for _, e := range entries {
 		if e.Position < start {
-			s.trim = min(s.trim, e.Position)
+			if e.Takeover == "" {
+				s.old = append(s.old, e.Position)
+			}
 			continue
 		}
 		if e.Position != s.next {

@@ -173,8 +173,8 @@ func (f *far) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	return nil
 }
 
-func (f *far) Trim(ctx context.Context, from, to uint64) error {
-	_, err := call(ctx, f.Link, func(ctx context.Context) (struct{}, error) { return struct{}{}, f.inner.Trim(ctx, from, to) })
+func (f *far) Delete(ctx context.Context, positions ...uint64) error {
+	_, err := call(ctx, f.Link, func(ctx context.Context) (struct{}, error) { return struct{}{}, f.inner.Delete(ctx, positions...) })
 	return err
 }
 

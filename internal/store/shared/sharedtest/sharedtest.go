@@ -22,6 +22,7 @@ type Engine struct {
 	mu      sync.Mutex // guards all below
 	entries map[uint64]shared.Entry
 	history []shared.Entry
+	deleted int // at most at once
 }
 
 func NewEngine() *Engine { return &Engine{entries: map[uint64]shared.Entry{}} }
@@ -77,12 +78,20 @@ func (e *Engine) at(position uint64) (shared.Entry, bool) {
 	return clone(entry), ok
 }
 
-func (e *Engine) remove(from, to uint64) {
+// MostDeleted returns the largest number of entries that were deleted at once.
+func (e *Engine) MostDeleted() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	maps.DeleteFunc(e.entries, func(p uint64, entry shared.Entry) bool {
-		return from <= p && p < to && entry.Takeover == ""
-	})
+	return e.deleted
+}
+
+func (e *Engine) remove(positions []uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.deleted = max(e.deleted, len(positions))
+	for _, p := range positions {
+		delete(e.entries, p)
+	}
 }
 
 // clone copies an entry, so that engine and replicas share no bytes.
@@ -136,11 +145,11 @@ func (l *log) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	return ctx.Err()
 }
 
-func (l *log) Trim(ctx context.Context, from, to uint64) error {
+func (l *log) Delete(ctx context.Context, positions ...uint64) error {
 	if err := l.use(ctx); err != nil {
 		return err
 	}
-	l.engine.remove(from, to)
+	l.engine.remove(positions)
 	return nil
 }
 
