@@ -125,6 +125,30 @@ func (l *Lab) StartRoot() {
 	l.RootLink.To(l.address(l.rootData))
 }
 
+// Replica starts a further root, which shares the store of the first one, and returns when it is a standby.
+// Options.RootArgs has the replica and store flags.
+func (l *Lab) Replica(name string, args ...string) *Proc {
+	l.t.Helper()
+	data := filepath.Join(l.Dir, name)
+	if err := os.Mkdir(data, 0o700); err != nil {
+		l.t.Fatalf("%v", err)
+	}
+	for _, key := range []string{"root-ca.pem", "token-keys.json", "secrets.key"} {
+		text, err := os.ReadFile(filepath.Join(l.rootData, key))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(data, key), text, 0o600)
+		}
+		if err != nil {
+			l.t.Fatalf("copy the keys for %s: %v", name, err)
+		}
+	}
+	p := l.proc(name, append([]string{
+		filepath.Join(l.bin, "root-orchestrator"), "--data", data, "--url", "https://" + l.RootLink.Addr(), "--log-level", "debug",
+	}, args...)...)
+	p.Start()
+	return p
+}
+
 // address returns the address that a daemon wrote to its data directory.
 func (l *Lab) address(data string) string {
 	l.t.Helper()
@@ -153,6 +177,10 @@ func (l *Lab) linkBetween(from, to *netlab.Host) *Link {
 func (l *Lab) signIn() {
 	l.t.Helper()
 	text, err := os.ReadFile(filepath.Join(l.rootData, "first-sign-in"))
+	for end := time.Now().Add(patience); os.IsNotExist(err) && time.Now().Before(end); { // a replica is ready before it is active
+		time.Sleep(10 * time.Millisecond)
+		text, err = os.ReadFile(filepath.Join(l.rootData, "first-sign-in"))
+	}
 	if err != nil {
 		l.t.Fatalf("%v", err)
 	}
@@ -172,7 +200,13 @@ func (l *Lab) signIn() {
 // Client returns another client of the root.
 func (l *Lab) Client(tokens client.Tokens) *client.Client {
 	l.t.Helper()
-	c, err := client.New(client.Options{URL: "https://" + l.RootLink.Addr(), CA: l.ca, Tokens: tokens})
+	return l.ClientAt(tokens, "https://"+l.RootLink.Addr())
+}
+
+// ClientAt returns a client of the root's replicas at these URLs.
+func (l *Lab) ClientAt(tokens client.Tokens, url string, replicas ...string) *client.Client {
+	l.t.Helper()
+	c, err := client.New(client.Options{URL: url, Replicas: replicas, CA: l.ca, Tokens: tokens})
 	if err != nil {
 		l.t.Fatalf("%v", err)
 	}
