@@ -235,6 +235,29 @@ type SnapshotRequest struct {
 	Recipients []string `json:"recipients,omitempty" maxItems:"8" doc:"X25519 recipients of age, age1…; none: those of the daemon's configuration."`
 }
 
+// SnapshotSchedule is what the root or a cluster says about its scheduled snapshots. The zero value: it takes none.
+type SnapshotSchedule struct {
+	Cron       string    `json:"cron,omitempty"`
+	TimeZone   string    `json:"time_zone,omitempty"`
+	To         string    `json:"to,omitempty" doc:"A directory of the daemon's machine, or s3://BUCKET/PREFIX/."`
+	Recipients []string  `json:"recipients,omitempty"`
+	Keep       int       `json:"keep,omitempty" doc:"How many are kept."`
+	Next       time.Time `json:"next,omitzero" doc:"When the next one is due, or a failed one is repeated."`
+	Failed     time.Time `json:"failed,omitzero" doc:"When the last run failed, if it did."`
+	Error      string    `json:"error,omitempty" doc:"Why the last run failed; empty: it did not."`
+	Overdue    bool      `json:"overdue,omitempty" doc:"The last good one is older than one and a half times the interval of the schedule."`
+
+	Taken []SnapshotTaken `json:"taken" doc:"Those that are there, the newest first."`
+}
+
+// SnapshotTaken is a scheduled snapshot, which was written and read again.
+type SnapshotTaken struct {
+	Name   string    `json:"name"`
+	Time   time.Time `json:"time"`
+	Size   int64     `json:"size"`                                                  // bytes
+	SHA256 string    `json:"sha256" doc:"Of the encrypted part, as in its header."` // hex
+}
+
 // OperatorRequest is the request POST /v1/operators at a cluster for a named token.
 type OperatorRequest struct {
 	Name  string   `json:"name"`            // lower-case letters, digits and inner hyphens

@@ -170,6 +170,7 @@ func (c *cli) examine(ctx context.Context) (all []checked) {
 		if !s.Root {
 			add(warned("root", "on the cluster's machine: journalctl -u treeline-cluster", "the cluster is not connected to its root"))
 		}
+		all = append(all, checkSnapshots(ctx, a)...)
 		return append(all, c.checkNodes(ctx, a, w.Cluster)...)
 	}
 	me, err := a.WhoAmI(ctx)
@@ -178,6 +179,7 @@ func (c *cli) examine(ctx context.Context) (all []checked) {
 		return all
 	}
 	add(passed("sign-in", "%s (%s)", me.User, strings.Join(me.Roles, ", ")))
+	all = append(all, checkSnapshots(ctx, a)...)
 	return append(all, c.checkClusters(ctx, a)...)
 }
 
@@ -251,6 +253,24 @@ func (c *cli) checkVersion(ctx context.Context, a *client.Client) checked {
 		return warned("version", "use the treeline of the server's release; neighbouring releases work together", "treeline %s, the server %s", mine.Version, there.Version)
 	}
 	return passed("version", "%s on both sides", mine.Version)
+}
+
+// checkSnapshots checks the scheduled snapshots. Who may not read their state gets no check.
+func checkSnapshots(ctx context.Context, a *client.Client) []checked {
+	var s api.SnapshotSchedule
+	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: schedulePath}, &s)
+	const fix = "see treeline snapshot schedule; when the cause is mended, treeline snapshot schedule --now"
+	switch {
+	case err != nil || s.Cron == "":
+		return nil // an earlier release, or another user
+	case s.Overdue:
+		return []checked{failed("snapshots", fix, "the last good scheduled snapshot is too old: %s", cmp.Or(s.Error, "none was taken"))}
+	case s.Error != "":
+		return []checked{warned("snapshots", fix, "the last scheduled snapshot failed: %s", s.Error)}
+	case len(s.Taken) == 0:
+		return []checked{passed("snapshots", "the first scheduled one is due at %s", s.Next.Local().Format(time.DateTime))}
+	}
+	return []checked{passed("snapshots", "%s in %s, the last one of %s", output.Plural(len(s.Taken), "scheduled one"), s.To, s.Taken[0].Time.Local().Format(time.DateTime))}
 }
 
 func (c *cli) checkClusters(ctx context.Context, a *client.Client) (all []checked) {

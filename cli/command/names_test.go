@@ -54,6 +54,7 @@ var named = []struct {
 	{"describe volume shop/web#0:data", []string{"describe volume NAME"}},
 	{"get runs shop/web", nil},
 	{"doctor", nil},
+	{"snapshot schedule", nil},
 	{"user list", []string{"user list NAME", "user invite NAME"}},
 	{"tenant list", []string{"get apps --tenant NAME"}},
 	{"webhook list", []string{"webhook dead NAME", "webhook retry NAME", "webhook delete NAME"}},

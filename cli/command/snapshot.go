@@ -16,7 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
 	"github.com/treeline-edge/treeline/cli/remote"
-	"github.com/treeline-edge/treeline/cli/s3"
+	"github.com/treeline-edge/treeline/internal/s3"
 )
 
 const snapshotPlaces = `FILE is a file of this machine, s3://BUCKET/KEY an object of an S3-compatible server, and -
@@ -76,7 +76,7 @@ volumes are created from it (snapshot of volumes in the SLA).
 	cmd.Flags().StringVar(&name, "name", "", "take a snapshot of this name by the driver of a CSI volume")
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Minute, "with --name, give up waiting after this time")
 	group := &cobra.Command{Use: "snapshot", Short: "Save and restore the root and clusters, and copy the data of volumes"}
-	group.AddCommand(cmd, c.snapshotSaveCmd(), c.snapshotInspectCmd(), c.snapshotKeygenCmd(), c.snapshotAcceptCmd())
+	group.AddCommand(cmd, c.snapshotSaveCmd(), c.snapshotInspectCmd(), c.snapshotKeygenCmd(), c.snapshotScheduleCmd(), c.snapshotAcceptCmd())
 	group.AddCommand(c.snapshotRestoreCmd()...)
 	return group
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -17,13 +16,13 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/output"
-	"github.com/treeline-edge/treeline/cli/s3"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 )
 
 const systemPlaces = `FILE is a file or, with a / at its end or if it exists, a directory of this machine;
-s3://BUCKET/KEY an object of an S3-compatible server; - stdin or stdout. The credentials for
-that server are those of the environment, as for treeline snapshot volume.`
+s3://BUCKET/KEY an object of an S3-compatible server, to save also s3://BUCKET/PREFIX/; - stdin
+or stdout. The credentials for that server are those of the environment, as for treeline
+snapshot volume.`
 
 func (c *cli) snapshotSaveCmd() *cobra.Command {
 	var to, endpoint string
@@ -54,8 +53,8 @@ none is given.
 				return err
 			}
 			h := r.Header()
-			if info, err := os.Stat(to); err == nil && info.IsDir() || strings.HasSuffix(to, "/") && !strings.HasPrefix(to, s3.Scheme) {
-				to = filepath.Join(to, h.FileName())
+			if info, err := os.Stat(to); err == nil && info.IsDir() || strings.HasSuffix(to, "/") {
+				to = strings.TrimSuffix(to, "/") + "/" + h.FileName()
 			}
 			counted := &counter{}
 			write := func(w io.Writer) error {
@@ -80,6 +79,51 @@ none is given.
 	cmd.Flags().StringVar(&endpoint, "endpoint", "", "URL of the S3-compatible server")
 	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "X25519 recipient of age, age1…; may be repeated")
 	_ = cmd.MarkFlagRequired("to")
+	return cmd
+}
+
+const schedulePath = "/v1/system/snapshot/schedule"
+
+func (c *cli) snapshotScheduleCmd() *cobra.Command {
+	var now bool
+	cmd := &cobra.Command{
+		Use: "schedule", Short: "Show the scheduled snapshots of the root, or of the cluster of the context", Args: cobra.NoArgs,
+		Long: `Show the schedule of the root or, in a context of a cluster's own port, of that cluster
+orchestrator: when the next snapshot is due, why the last one failed, and those that are
+there. The schedule is in the daemon's configuration: snapshot.schedule, time_zone, to, keep
+and recipients. With --now, the daemon takes one at once, to the same place.`,
+		Example: `  treeline snapshot schedule
+  treeline snapshot schedule --now`,
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			if now {
+				if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: schedulePath}, nil); err != nil {
+					return err
+				}
+			}
+			var s api.SnapshotSchedule
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: schedulePath}, &s); err != nil {
+				return err
+			}
+			if !p.ForPeople() {
+				return p.Object(s)
+			}
+			if s.Cron == "" {
+				c.say("no snapshots are scheduled: set snapshot.schedule in the daemon's configuration")
+				return nil
+			}
+			p.Printf("schedule  %s (%s), to %s, %d are kept\n", s.Cron, s.TimeZone, s.To, s.Keep)
+			p.Printf("next      %s\n", s.Next.Local().Format(time.DateTime))
+			if s.Error != "" {
+				p.Printf("failed    %s: %s\n", s.Failed.Local().Format(time.DateTime), output.Clean(s.Error))
+			}
+			for _, t := range s.Taken {
+				p.Printf("taken     %s, %d bytes\n", output.Clean(t.Name), t.Size)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&now, "now", false, "take one now")
+	c.unnamedFlags(cmd)
 	return cmd
 }
 

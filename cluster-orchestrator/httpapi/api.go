@@ -35,6 +35,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -73,7 +74,8 @@ type Options struct {
 	Audit            *audit.Audit // of access to workloads
 	CSI              CSI          // nil: the cluster has no drivers
 	Snapshots        *snapshot.Taker
-	Recipients       []string     // of snapshots, by the cluster's configuration
+	Recipients       []string // of snapshots, by the cluster's configuration
+	Scheduled        *schedule.Runner
 	Observe          rest.Observe // of requests; nil: none
 	Version          string
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400

@@ -19,6 +19,8 @@ var elsewhere = map[string]string{
 	"scaleService":   "needs a lost root",
 	"deleteVolume":   "needs a volume",
 	"deleteSnapshot": "needs a driver",
+
+	"takeScheduledSnapshot": "needs a schedule",
 }
 
 // recordsFor returns the records that a person may read, as "<kind> <tenant>/<object> <text>".

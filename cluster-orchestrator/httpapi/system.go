@@ -20,14 +20,34 @@ func (a *API) registerSystem() {
 		About("All documents of the store and the keys, as of one moment, encrypted with age. For the cluster's operator, also with a named token of the role Admin, with which only recipients of the cluster's configuration are accepted. Users of the root have no access.").
 		Answers("The snapshot.", snapshot.MediaType, &huma.Schema{Type: huma.TypeString, Format: "binary"})
 	handle(a, op, rights.SystemWrite, a.takeSnapshot)
+	answer(a, rest.Tag("system").Get("/v1/system/snapshot/schedule", "Get the scheduled snapshots").Named("getSnapshotSchedule").
+		About("The schedule in the cluster's configuration, and what was taken by it. Without cron, there is none. For the cluster's operator."), rights.SystemRead,
+		func(ctx context.Context, p rights.Principal, _ *rest.None) (api.SnapshotSchedule, error) {
+			return a.opt.Scheduled.Status(), operatorOnly(ctx, p, "read the scheduled snapshots")
+		})
+	act(a, rest.Tag("system").Post("/v1/system/snapshot/schedule", "Take a scheduled snapshot now", 409, 503, 507).Named("takeScheduledSnapshot").
+		About("It goes to the place and the recipients of the cluster's configuration. The answer comes when it is written and was read again. For the cluster's operator."), rights.SystemWrite,
+		func(ctx context.Context, p rights.Principal, _ *rest.None) error {
+			if err := operatorOnly(ctx, p, "take a scheduled snapshot"); err != nil {
+				return err
+			}
+			return a.opt.Scheduled.Take(ctx)
+		})
+}
+
+// operatorOnly refuses users of the root.
+func operatorOnly(ctx context.Context, p rights.Principal, what string) error {
+	if !callerOf(ctx).Own && !operators.Named(p.User) {
+		return fmt.Errorf("%s of the cluster: %s is a user of the root; use the operator's token at the cluster's own port: %w", what, p.User, api.ErrForbidden)
+	}
+	return nil
 }
 
 func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Body[api.SnapshotRequest]) (*streamOut, error) {
-	own := callerOf(ctx).Own
-	if !own && !operators.Named(p.User) {
-		return nil, fmt.Errorf("take a snapshot of the cluster: %s is a user of the root; use the operator's token at the cluster's own port: %w", p.User, api.ErrForbidden)
+	if err := operatorOnly(ctx, p, "take a snapshot"); err != nil {
+		return nil, err
 	}
-	to, err := snapshot.Choose(in.Body.Recipients, a.opt.Recipients, own)
+	to, err := snapshot.Choose(in.Body.Recipients, a.opt.Recipients, callerOf(ctx).Own)
 	if err != nil {
 		return nil, err
 	}

@@ -43,6 +43,17 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 				Dir: dir, Tier: snapshot.Cluster, Cluster: "munich", Authority: authority.Pair().Chain[0], All: view.New(mem.New()).All,
 			})
 		})
+		for who, want := range map[string]int{"own": 200, "named": 200, "admin": 403, "guest": 403, "otto": 403, "nobody": 401} {
+			if got := r.raw(who, "GET", "/v1/system/snapshot/schedule", ""); got.Code != want {
+				t.Errorf("%s reads the schedule: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
+			if want == http.StatusOK {
+				want = http.StatusConflict // none is configured
+			}
+			if got := r.raw(who, "POST", "/v1/system/snapshot/schedule", ""); got.Code != want {
+				t.Errorf("%s takes a scheduled snapshot: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
+		}
 		for who, want := range c.status {
 			records := len(r.audit.List())
 			got := r.raw(who, "POST", "/v1/system/snapshot", `{"recipients":["`+mine+`"]}`)

@@ -49,7 +49,9 @@ import (
 	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
+	record "github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -83,6 +85,7 @@ type orchestrator struct {
 	nodes      *nodes
 	server     *nodelink.Server
 	api        *httpapi.API
+	snapshots  *schedule.Runner
 	root       *rootlink.Link
 	client     *http.Client // of the root
 	port       *gate.Gate
@@ -260,15 +263,25 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		return err
 	}
 	o.programs = installer.NewServer(installer.Open(installer.Options{Dir: o.cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Node, external, o.log)
+	snapshots := snapshot.NewTaker(snapshot.Options{
+		Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
+		All: st.All, Keys: &o.id.saving,
+	})
+	o.snapshots, err = schedule.New(schedule.Options{
+		Config: o.cfg.Snapshot, Taker: snapshots, Store: st, Loaded: docs, Log: o.log, Record: func(ctx context.Context, text string) error {
+			return records.RecordOperation(ctx, record.Record{Kind: "system", Object: "cluster"}, text, true)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	o.snapshots.Register(reg)
 	people := httpapi.Options{
 		Install: o.programs.Offer,
 		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg), Recipients: o.cfg.Snapshot.Recipients,
-		Snapshots: snapshot.NewTaker(snapshot.Options{
-			Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
-			All: st.All, Keys: &o.id.saving,
-		}),
+		Snapshots: snapshots, Scheduled: o.snapshots,
 	}
 	if o.csi != nil {
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
@@ -469,6 +482,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		daemon.Part{Name: "traces", Run: o.tracer.Run},
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
+		daemon.Part{Name: "snapshots", Run: o.snapshots.Run},
 		daemon.Part{Name: "oakestra", Run: o.serveOakestra(dir)},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
 			if err := ready(); err != nil {

@@ -193,7 +193,7 @@ var modules = []struct {
 	{"github.com/coder/websocket", []string{"internal/access", "cli/remote"}, "WebSockets, which browsers can open too, for streams to workloads"},
 	{"github.com/santhosh-tekuri/jsonschema", []string{"internal/jsonschema"}, "JSON Schemas of tenants; what they may have is restricted beside it"},
 	{"golang.org/x/text", []string{"internal/jsonschema"}, "the language of the library's messages"},
-	{"github.com/minio/minio-go", []string{"cli/s3"}, "objects of S3-compatible servers; uploads in parts"},
+	{"github.com/minio/minio-go", []string{"internal/s3"}, "objects of S3-compatible servers; uploads in parts"},
 	{"github.com/anishathalye/porcupine", nil, "checks of histories for linearizability, in tests"},
 	{"github.com/johannesboyne/gofakes3", nil, "an S3-compatible server, in tests"},
 	{"github.com/hashicorp/yamux", []string{"internal/forward"}, "many connections over one stream, each with its own flow control"},

@@ -85,6 +85,27 @@ func parse(text []byte) (h Header, err error) {
 // Header returns the header. Until Content has returned, it is only what the file says.
 func (r *Reader) Header() Header { return r.header }
 
+// Intact reads the snapshot to its end, and compares size and SHA-256 of the encrypted part with the header. It needs
+// no identity, and proves only that the snapshot is as it was written. Errors: ErrInvalid. It is called once, and
+// not with Content.
+func (r *Reader) Intact() error {
+	in := &measured{in: r.in, sum: sha256.New(), left: r.header.Size}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return fmt.Errorf("read the snapshot: %w", err)
+	}
+	return r.intact(in)
+}
+
+func (r *Reader) intact(in *measured) error {
+	if sum := fmt.Sprintf("%x", in.sum.(hash.Hash).Sum(nil)); in.left != 0 || sum != r.header.SHA256 {
+		return damaged(errors.New("its size or SHA-256 is not that of its header"))
+	}
+	if n, _ := r.in.Read(make([]byte, 1)); n > 0 {
+		return damaged(errors.New("it goes on after its end"))
+	}
+	return nil
+}
+
 // Content decrypts and checks the snapshot to its end, and calls key with each key file and doc with each document
 // on the way, in the order of the snapshot. What it passes on is right only once it returns nil. Errors: those
 // of key and doc; ErrForbidden (no identity of a recipient); ErrInvalid (truncated, damaged, or beyond the
@@ -150,11 +171,8 @@ func (r *Reader) Content(identities []age.Identity, key func(name string, text [
 			return damaged(err)
 		}
 	}
-	if sum := fmt.Sprintf("%x", in.sum.(hash.Hash).Sum(nil)); in.left != 0 || sum != h.SHA256 {
-		return damaged(errors.New("its size or SHA-256 is not that of its header"))
-	}
-	if n, _ := r.in.Read(make([]byte, 1)); n > 0 {
-		return damaged(errors.New("it goes on after its end"))
+	if err := r.intact(in); err != nil {
+		return err
 	}
 	return r.check(seen, *inner)
 }

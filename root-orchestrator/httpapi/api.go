@@ -39,6 +39,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -80,6 +81,7 @@ type Options struct {
 
 	Snapshots  *snapshot.Taker
 	Recipients []string // of snapshots, by the root's configuration
+	Scheduled  *schedule.Runner
 
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store

@@ -34,16 +34,17 @@ func changing(doc *huma.OpenAPI) map[string]string {
 
 // elsewhere are the operations that are not requested here, because they need a state that takes long to make.
 var elsewhere = map[string]string{
-	"promoteRollout": "needs canaries; the core writes \"canaries promoted by\"",
-	"undoRollout":    "needs a healthy version; it applies an earlier SLA, as applySLA",
-	"createSnapshot": "needs a driver; the core writes \"snapshot … taken by\"",
-	"deleteSnapshot": "needs a driver; the core writes \"snapshot … deleted by\"",
-	"acceptRestore":  "needs a restored root",
-	"installAddon":   "needs a package; the core writes \"created by\"",
-	"upgradeAddon":   "needs a package; the core writes \"changed by\"",
-	"removeAddon":    "needs a package; the core writes \"removed by\"",
-	"deleteVolume":   "needs a volume; the core writes \"deleted by\"",
-	"moveInstance":   "TestMovesAreRequestedByThoseWhoMay",
+	"promoteRollout":        "needs canaries; the core writes \"canaries promoted by\"",
+	"undoRollout":           "needs a healthy version; it applies an earlier SLA, as applySLA",
+	"createSnapshot":        "needs a driver; the core writes \"snapshot … taken by\"",
+	"deleteSnapshot":        "needs a driver; the core writes \"snapshot … deleted by\"",
+	"acceptRestore":         "needs a restored root",
+	"takeScheduledSnapshot": "needs a schedule: TestScheduledSnapshotsAreForAdminsOfTheSystem",
+	"installAddon":          "needs a package; the core writes \"created by\"",
+	"upgradeAddon":          "needs a package; the core writes \"changed by\"",
+	"removeAddon":           "needs a package; the core writes \"removed by\"",
+	"deleteVolume":          "needs a volume; the core writes \"deleted by\"",
+	"moveInstance":          "TestMovesAreRequestedByThoseWhoMay",
 }
 
 // TestEveryChangeLeavesARecord makes one successful request of each operation that changes something, and expects an

@@ -19,6 +19,14 @@ func (a *API) registerSystem() {
 		About("All documents of the store and the keys, as of one moment, encrypted with age. For admins of the system. With a personal token, only recipients of the root's configuration are accepted.").
 		Answers("The snapshot.", snapshot.MediaType, &huma.Schema{Type: huma.TypeString, Format: "binary"})
 	handle(a, op, rights.SystemWrite, a.takeSnapshot)
+	answer(a, rest.Tag("system").Get("/v1/system/snapshot/schedule", "Get the scheduled snapshots").Named("getSnapshotSchedule").
+		About("The schedule in the root's configuration, and what was taken by it. Without cron, there is none."), rights.SystemRead,
+		func(context.Context, rights.Principal, *rest.None) (api.SnapshotSchedule, error) {
+			return a.opt.Scheduled.Status(), nil
+		})
+	act(a, rest.Tag("system").Post("/v1/system/snapshot/schedule", "Take a scheduled snapshot now", 409, 503, 507).Named("takeScheduledSnapshot").
+		About("It goes to the place and the recipients of the root's configuration. The answer comes when it is written and was read again."), rights.SystemWrite,
+		func(ctx context.Context, _ rights.Principal, _ *rest.None) error { return a.opt.Scheduled.Take(ctx) })
 	answer(a, rest.Tag("system").Get("/v1/system/restore", "Get the state after a restore").Named("getRestore").
 		About("After a restore from a snapshot, clusters keep what they run and get no assignments until an admin accepts it. Unknown has the instances that stop then: apply their SLAs before to keep their services."),
 		rights.SystemRead, a.restoreState)

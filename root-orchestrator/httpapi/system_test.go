@@ -2,6 +2,8 @@ package httpapi_test
 
 import (
 	"bytes"
+	"context"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store/view"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 )
@@ -74,5 +77,51 @@ func TestSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	ask("a personal token, for the configured one", pat, 200, other)
 	if status, _, body := r.raw("POST", "/v1/system/snapshot", pat, `{}`); status != 200 {
 		t.Errorf("a personal token, for no recipient: got %d %.300s, want 200", status, body)
+	}
+}
+
+// TestScheduledSnapshotsAreForAdminsOfTheSystem: nobody else learns where they are, or makes the root take one.
+func TestScheduledSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
+	const path = "/v1/system/snapshot/schedule"
+	dir, err := os.OpenRoot(t.TempDir())
+	check(t, err)
+	defer dir.Close()
+	authority, err := ca.NewRoot(time.Now())
+	check(t, err)
+	check(t, ca.SavePair(dir, "root-ca.pem", authority.Pair()))
+	_, mine, err := snapshot.NewIdentity()
+	check(t, err)
+	to := t.TempDir()
+	r := newRig(t)
+	admin, tenant, provider := r.user("root", rights.Admin), r.user("acme/ann", rights.Admin), r.user("pia", rights.InfrastructureProvider)
+	if status, _, body := r.raw("POST", path, admin, ""); status != 409 || !strings.Contains(body, "snapshot.schedule") {
+		t.Errorf("without a schedule: got %d %s, want 409", status, body)
+	}
+	r.restart(func(o *httpapi.Options) {
+		st := view.New(r.store)
+		o.Scheduled, err = schedule.New(schedule.Options{
+			Config: snapshot.Config{Recipients: []string{mine}, Schedule: "@yearly", To: to}, Store: st, Log: slog.New(slog.DiscardHandler),
+			Taker:  snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: authority.Pair().Chain[0], All: st.All}),
+			Record: func(context.Context, string) error { return nil },
+		})
+		check(t, err)
+	})
+	for who, want := range map[string]int{admin: 204, tenant: 403, provider: 403, "": 401} {
+		if status, _, body := r.raw("POST", path, who, ""); status != want {
+			t.Errorf("take one: got %d %s, want %d", status, body, want)
+		}
+		if want == 204 {
+			want = 200
+		}
+		status, _, body := r.raw("GET", path, who, "")
+		if status != want || strings.Contains(body, to) != (want == 200) {
+			t.Errorf("read the schedule: got %d %s, want %d", status, body, want)
+		}
+	}
+	if _, _, events := r.raw("GET", "/v1/events", admin, ""); !strings.Contains(events, "take a scheduled snapshot now by root") {
+		t.Errorf("the events have no record of who asked: %s", events)
+	}
+	if found, err := os.ReadDir(to); err != nil || len(found) != 1 {
+		t.Errorf("the directory has %v, %v, want one snapshot", found, err)
 	}
 }

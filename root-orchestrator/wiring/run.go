@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -139,13 +140,23 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
 		Tokens: id.tokens, Keys: id.ring.Public, Replicas: cfg.Replicas, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
+	snapshots := snapshot.NewTaker(snapshot.Options{
+		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
+	})
+	scheduled, err := schedule.New(schedule.Options{
+		Config: cfg.Snapshot, Taker: snapshots, Store: st, Loaded: loaded, Log: log, Record: func(ctx context.Context, text string) error {
+			return l.Do(ctx, root.Operated{Kind: "system", Object: "root", Text: text}, nil)
+		},
+	})
+	if err != nil {
+		return err
+	}
+	scheduled.Register(reg)
 	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
 		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: cfg.Replicas, Log: log,
-		Snapshots: snapshot.NewTaker(snapshot.Options{
-			Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
-		}), Recipients: cfg.Snapshot.Recipients,
+		Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {
@@ -195,6 +206,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return daemon.RunAll(ctx,
 			daemon.Part{Name: "oakestra", Run: plain},
 			daemon.Part{Name: "port", Run: port.Run},
+			daemon.Part{Name: "snapshots", Run: scheduled.Run},
 			daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, handler, nil) }},
 		)
 	}

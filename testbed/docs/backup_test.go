@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -115,9 +116,22 @@ func TestBackupAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// scheduled restarts the root with the recipient of the block before.
+	scheduled := func() {
+		t.Helper()
+		recipient := regexp.MustCompile(`age1\w+`).FindString(text(t, machine, "snapshots.key"))
+		if err := os.Mkdir(filepath.Join(machine, "backups"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		run(fmt.Sprintf("systemctl stop treeline-root\nTREELINE_SNAPSHOT_RECIPIENTS=%s TREELINE_SNAPSHOT_SCHEDULE=@yearly TREELINE_SNAPSHOT_TO=%s/backups systemctl start treeline-root", recipient, machine))
+	}
 	ran := 0
 	for _, b := range blocks {
-		if b.Info != "sh backup" && b.Info != "sh restore" && b.Info != "sh accept" {
+		switch b.Info {
+		case "sh backup", "sh restore", "sh accept":
+		case "sh of TestBackupAsDocumented":
+			scheduled()
+		default:
 			continue
 		}
 		if ran++; b.Info == "sh restore" {
@@ -125,8 +139,11 @@ func TestBackupAsDocumented(t *testing.T) {
 		}
 		run(strings.NewReplacer(" /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
 	}
-	if ran != 3 {
-		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 3", ran)
+	if ran != 4 {
+		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 4", ran)
+	}
+	if found, err := filepath.Glob(filepath.Join(machine, "backups", "root-*.snapshot")); err != nil || len(found) != 1 {
+		t.Errorf("the directory of scheduled snapshots has %v, %v, want one", found, err)
 	}
 	if have := tenants(); !slices.Contains(have, "before") || slices.Contains(have, "after") {
 		t.Errorf("the restored root has the tenants %q, want before and not after", have)

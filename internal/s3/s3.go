@@ -1,4 +1,4 @@
-// Package s3 reads and writes objects of S3-compatible servers, for snapshots of volumes. It is the only
+// Package s3 reads, writes and deletes objects of S3-compatible servers, for snapshots. It is the only
 // adapter of github.com/minio/minio-go.
 //
 //	o, err := s3.Parse("s3://backups/db/monday", s3.Options{Env: os.Getenv})
@@ -154,6 +154,20 @@ func (o *Object) Read(ctx context.Context, read func(io.Reader) error) error {
 	}
 	return read(from)
 }
+
+// Remove deletes the object, and the parts of an upload that was interrupted. It succeeds if there is none.
+func (o *Object) Remove(ctx context.Context) error {
+	if err := o.client.RemoveIncompleteUpload(ctx, o.bucket, o.key); err != nil {
+		return o.failed("delete the parts of", err)
+	}
+	if err := o.client.RemoveObject(ctx, o.bucket, o.key, minio.RemoveObjectOptions{}); err != nil {
+		return o.failed("delete", err)
+	}
+	return nil
+}
+
+// Close closes the idle connections to the server.
+func (o *Object) Close() { o.transport.CloseIdleConnections() }
 
 func (o *Object) failed(verb string, err error) error {
 	kind := api.ErrUnavailable
