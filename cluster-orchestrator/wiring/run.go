@@ -275,7 +275,9 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	if err != nil {
 		return err
 	}
-	o.snapshots.Register(reg)
+	if o.snapshots.Scheduled() {
+		metrics.NewSnapshots(reg, o.snapshots.Age, o.snapshots.Interval)
+	}
 	people := httpapi.Options{
 		Install: o.programs.Offer,
 		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,

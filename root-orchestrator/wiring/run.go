@@ -151,7 +151,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	scheduled.Register(reg)
+	if scheduled.Scheduled() {
+		metrics.NewSnapshots(reg, scheduled.Age, scheduled.Interval)
+	}
 	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,

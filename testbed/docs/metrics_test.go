@@ -21,7 +21,7 @@ var (
 func metricsOfDaemons(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, dir := range []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "internal/daemon", "internal/snapshot"} {
+	for _, dir := range []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "internal/daemon"} {
 		err := filepath.WalkDir(filepath.Join("../..", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 				return err

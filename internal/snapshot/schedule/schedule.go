@@ -21,8 +21,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/cron"
 	"github.com/treeline-edge/treeline/internal/snapshot"
@@ -120,19 +118,11 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Register registers the metrics, if there is a schedule.
-func (r *Runner) Register(reg *prometheus.Registry) {
-	if r.spec == nil {
-		return
-	}
-	gauge := func(name, help string, fn func() time.Duration) {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return fn().Seconds() }))
-	}
-	gauge("treeline_snapshot_age_seconds", "Age of the last good scheduled snapshot, or how long there is a schedule without one.", r.age)
-	gauge("treeline_snapshot_interval_seconds", "Longest time between two scheduled snapshots.", r.interval)
-}
+// Scheduled reports whether there is a schedule.
+func (r *Runner) Scheduled() bool { return r.spec != nil }
 
-func (r *Runner) age() time.Duration {
+// Age returns the age of the last good snapshot, or how long there is a schedule without one.
+func (r *Runner) Age() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.opt.Now().Sub(r.state.good())
@@ -146,8 +136,8 @@ func (s state) good() time.Time {
 	return s.Since
 }
 
-// interval returns the longest time between two of the next times.
-func (r *Runner) interval() (longest time.Duration) {
+// Interval returns the longest time between two of the next times of the schedule.
+func (r *Runner) Interval() (longest time.Duration) {
 	all := r.spec.Times(r.opt.Now(), gaps)
 	for i := range all[:max(0, len(all)-1)] {
 		longest = max(longest, all[i+1].Sub(all[i]))
@@ -356,7 +346,7 @@ func (r *Runner) Status() api.SnapshotSchedule {
 	c := r.opt.Config
 	s := api.SnapshotSchedule{
 		Cron: c.Schedule, TimeZone: cmp.Or(c.TimeZone, "UTC"), To: c.To, Recipients: c.Recipients,
-		Keep: cmp.Or(c.Keep, snapshot.DefaultKeep), Next: r.next(), Overdue: r.age() > r.interval()*3/2, Taken: []api.SnapshotTaken{},
+		Keep: cmp.Or(c.Keep, snapshot.DefaultKeep), Next: r.next(), Overdue: r.Age() > r.Interval()*3/2, Taken: []api.SnapshotTaken{},
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
