@@ -1076,9 +1076,29 @@ export interface SnapshotRequest {
   recipients?: string[];
 }
 
+export interface SnapshotSchedule {
+  cron?: string;
+  error?: string;
+  failed?: string;
+  keep?: number;
+  next?: string;
+  overdue?: boolean;
+  recipients?: string[];
+  taken: SnapshotTaken[];
+  time_zone?: string;
+  to?: string;
+}
+
 export interface SnapshotState {
   ready: boolean;
   size_mb: number;
+}
+
+export interface SnapshotTaken {
+  name: string;
+  sha256: string;
+  size: number;
+  time: string;
 }
 
 export interface Status {
