@@ -11,7 +11,7 @@ import (
 
 // atOnce is the number of tests that run in parallel. They mostly wait, so that a machine can
 // run more of them than it has processors.
-const atOnce = "5"
+const atOnce = "4"
 
 func TestMain(m *testing.M) {
 	lab.Main()

@@ -16,6 +16,8 @@ import (
 
 // unscraped are metrics of the reference that the overlay's daemons do not have, and why.
 var unscraped = map[string]string{
+	"treeline_snapshot_age_seconds":        "no snapshots are scheduled here; testbed/docs' TestBackupAsDocumented has a schedule",
+	"treeline_snapshot_interval_seconds":   "no snapshots are scheduled here",
 	"treeline_sla_violations_total":        "nothing is violated here; root has a test",
 	"treeline_unplaceable":                 "no instance is unplaceable here; tiers' TestDashboardsFindTheirMetrics has one",
 	"http_server_request_duration_seconds": "root and cluster alone",
