@@ -255,14 +255,18 @@ func (c *cli) checkVersion(ctx context.Context, a *client.Client) checked {
 	return passed("version", "%s on both sides", mine.Version)
 }
 
-// checkSnapshots checks the scheduled snapshots. Who may not read their state gets no check.
+// checkSnapshots checks the scheduled snapshots. Users who may not read their state get no check.
 func checkSnapshots(ctx context.Context, a *client.Client) []checked {
 	var s api.SnapshotSchedule
 	_, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: schedulePath}, &s)
 	const fix = "see treeline snapshot schedule; when the cause is mended, treeline snapshot schedule --now"
 	switch {
-	case err != nil || s.Cron == "":
-		return nil // an earlier release, or another user
+	case errors.Is(err, api.ErrForbidden) || errors.Is(err, api.ErrNotFound): // ErrNotFound: an earlier release
+		return nil
+	case err != nil:
+		return []checked{warned("snapshots", "repeat treeline doctor", "the state of scheduled snapshots cannot be read: %s", err)}
+	case s.Cron == "":
+		return nil
 	case s.Overdue:
 		return []checked{failed("snapshots", fix, "the last good scheduled snapshot is too old: %s", cmp.Or(s.Error, "none was taken"))}
 	case s.Error != "":

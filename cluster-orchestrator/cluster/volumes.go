@@ -211,7 +211,7 @@ func (c *Core) KeptAttached(id api.VolumeID, to api.NodeID) (again time.Duration
 		}
 		return again, fmt.Sprintf("volume %s may still be mounted on node %s, which is silent; it is detached in %s, or when the node returns or is removed", id.Label(), r.Node, again.Round(time.Second))
 	case c.place.MayHave(r.Node, id.Instance()):
-		return time.Second, fmt.Sprintf("volume %s is still mounted on node %s for an earlier placement", id.Label(), r.Node)
+		return time.Second, fmt.Sprintf("volume %s may still be mounted on node %s, which has not reported the end of an earlier placement", id.Label(), r.Node)
 	}
 	return 0, ""
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
 	"github.com/treeline-edge/treeline/internal/csi"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -176,6 +177,45 @@ func (r *rig) wants(sizeMB int64) wire.WantVolume {
 		r.t.Fatalf("the instance is %+v, want it on n1", in)
 	}
 	return wire.WantVolume{Key: wire.Key{Instance: db, Epoch: in.Epoch}, Name: "data"}
+}
+
+// TestAttachWaitsForTheNodeThatHasTheVolume: while another node may have the volume mounted, the driver is not asked, and the error
+// names the volume and the node. It goes on when the node is removed.
+func TestAttachWaitsForTheNodeThatHasTheVolume(t *testing.T) {
+	r := newRig(t, 5*time.Second)
+	w := r.wants(64)
+	r.attached(w, 64)
+	r.do(cluster.JoinNode{Info: api.NodeInfo{ID: "n2", Arch: "amd64", OS: "linux", Capacity: api.Resources{MilliCPU: 1000, MemoryMB: 1024}, Runtimes: []string{"container"}}})
+	id := db.Volume("data")
+	key := volumes.Kind + "/" + string(id)
+	doc := r.docs[key]
+	var rec volumes.Record
+	if err := json.Unmarshal(doc.Data, &rec); err != nil {
+		t.Fatal(err)
+	}
+	rec.Node, rec.NodeID = "n2", "csi-n2"
+	var err error
+	if doc.Data, err = json.Marshal(rec); err != nil {
+		t.Fatal(err)
+	}
+	r.docs[key] = doc
+	r.start() // n2 has not reported since
+	calls := r.server.Calls("ControllerUnpublishVolume") + r.server.Calls("ControllerPublishVolume")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = r.Attach(ctx, "n1", w)
+	if !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "volume data may still be mounted on node n2") {
+		t.Errorf("attach while n2 may have it: got %v", err)
+	}
+	if n := r.server.Calls("ControllerUnpublishVolume") + r.server.Calls("ControllerPublishVolume"); n != calls {
+		t.Errorf("the driver got %d calls", n-calls)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := r.Attach(t.Context(), "n1", w); done <- err }()
+	r.do(cluster.RemoveNode{Node: "n2"})
+	if err := <-done; err != nil {
+		t.Errorf("attach after n2 was removed: %v", err)
+	}
 }
 
 // TestDriverWithoutReadOnlyAttachmentsIsNotAskedForOne: the node's driver mounts the volume read-only.

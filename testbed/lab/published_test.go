@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/testbed/lab"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 	"github.com/treeline-edge/treeline/testbed/ociimage/image"
@@ -59,6 +60,7 @@ const oakestraDocument = "../../api/testdata/oakestra/01-default.json"
 // oakestraImages gives the nodes images of the names in the document, before they start.
 func oakestraImages(t *testing.T, o *lab.Overlay) {
 	t.Helper()
+	programtest.Need(t, "busybox")
 	for file, img := range map[string]image.Image{
 		"busybox.tar": {
 			Ref: "docker.io/library/busybox:1.37", Env: []string{"PATH=/bin"},

@@ -5,10 +5,10 @@ package schedule_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/leaktest"
+	"github.com/treeline-edge/treeline/internal/programtest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -264,8 +265,9 @@ func (c *cancels) Save(ctx context.Context, docs []store.Doc) error {
 
 func TestAFullDiskFailsTheRunAndLeavesNothing(t *testing.T) {
 	to := t.TempDir()
+	programtest.NeedRoot(t)
 	if err := unix.Mount("tmpfs", to, "tmpfs", 0, "size=64k"); err != nil {
-		t.Skipf("needs the right to mount: %v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(to, unix.MNT_DETACH) })
 	r := newRig(t, to)
@@ -275,10 +277,10 @@ func TestAFullDiskFailsTheRunAndLeavesNothing(t *testing.T) {
 	}
 	old := names(t, to)
 	noise := make([]byte, 256<<10) // does not compress
-	for i := range noise {
-		noise[i] = byte(i * i * 31 >> 7)
+	if _, err := rand.Read(noise); err != nil {
+		t.Fatal(err)
 	}
-	if err := r.store.Save(t.Context(), []store.Doc{{Kind: "app", Key: "large", Version: 1, Data: bytes.Join([][]byte{noise, []byte(strings.Repeat(rnd(), 8))}, nil)}}); err != nil {
+	if err := r.store.Save(t.Context(), []store.Doc{{Kind: "app", Key: "large", Version: 1, Data: noise}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Take(t.Context()); !errors.Is(err, api.ErrFull) {
@@ -287,14 +289,6 @@ func TestAFullDiskFailsTheRunAndLeavesNothing(t *testing.T) {
 	if got := names(t, to); !slices.Equal(got, old) {
 		t.Errorf("the directory has %v, want %v", got, old)
 	}
-}
-
-func rnd() string {
-	text := make([]byte, 64<<10)
-	f, _ := os.Open("/dev/urandom")
-	defer f.Close()
-	_, _ = io.ReadFull(f, text)
-	return string(text)
 }
 
 func TestSnapshotsGoToAnS3Server(t *testing.T) {
