@@ -19,8 +19,8 @@ import (
 var unscraped = map[string]struct{ jobs, why string }{
 	"treeline_snapshot_age_seconds":        {"root cluster node net", "no snapshots are scheduled here; testbed/docs' TestBackupAsDocumented has a schedule"},
 	"treeline_snapshot_interval_seconds":   {"root cluster node net", "likewise"},
-	"treeline_sla_violations_total":        {"root", "nothing is violated here; root has a test"},
-	"treeline_unplaceable":                 {"root", "no instance is unplaceable here; tiers' TestDashboardsFindTheirMetrics has one"},
+	"treeline_sla_violations_total":        {"root cluster", "nothing is violated here; root has a test"},
+	"treeline_unplaceable":                 {"root cluster", "no instance is unplaceable here; tiers' TestDashboardsFindTheirMetrics has one"},
 	"http_server_request_duration_seconds": {"node net", "they serve no API"},
 	"treeline_core_inputs_waiting":         {"node net", "root and cluster alone"},
 	"treeline_store_save_duration_seconds": {"node net", "root and cluster alone"},
