@@ -70,8 +70,14 @@ func newInstallation(t *testing.T) *installation {
 	}
 	i.save(mark, store.Doc{Kind: "app", Key: "shop", Version: 1, Data: []byte("one")}, store.Doc{Kind: "app", Key: "shop", Version: 2, Data: []byte("two")},
 		store.Doc{Kind: "empty", Key: "é", Version: 1, Data: []byte{}})
-	i.taker = snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Version: "v1", Authority: i.authority.Pair().Chain[0], All: i.store.All})
+	i.use(i.store)
 	return i
+}
+
+// use makes the installation keep its documents in s from now on.
+func (i *installation) use(s store.Store) {
+	i.store = view.New(s)
+	i.taker = snapshot.NewTaker(snapshot.Options{Dir: i.dir, Tier: snapshot.Root, Version: "v1", Authority: i.authority.Pair().Chain[0], All: i.store.All})
 }
 
 func (i *installation) save(docs ...store.Doc) {
@@ -184,21 +190,37 @@ func TestDocumentsThatChangeMeanwhileAreRestored(t *testing.T) {
 	}
 }
 
-func TestASnapshotMovesBetweenStores(t *testing.T) {
+// TestAnInstallationMovesToMongoDBAndBack: it is restored from the embedded store into MongoDB, changes there, and is
+// restored from there into an embedded store.
+func TestAnInstallationMovesToMongoDBAndBack(t *testing.T) {
 	i := newInstallation(t)
+	before, err := embedded.Open(filepath.Join(i.dir.Name(), "root.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer before.Close()
+	docs, err := store.Load(t.Context(), i.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i.use(before)
+	for _, d := range docs {
+		d.Version = 1
+		i.save(d)
+	}
 	text := i.take()
 	uri := mongotest.URI(t)
 	to := restore.Target{Dir: filepath.Join(t.TempDir(), "root"), Store: uri, Role: "moved"}
 	if err := i.restore(text, to); err != nil {
 		t.Fatal(err)
 	}
-	s, err := mongo.Open(t.Context(), uri, "moved")
+	moved, err := mongo.Open(t.Context(), uri, "moved")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	if got, want := content(t, s), content(t, i.store); !maps.Equal(got, want) {
-		t.Errorf("restored %v, want %v", got, want)
+	defer moved.Close()
+	if got, want := content(t, moved), content(t, before); !maps.Equal(got, want) || want["app/shop"] != "two" {
+		t.Errorf("MongoDB has %v, want %v", got, want)
 	}
 	if _, err := os.Stat(filepath.Join(to.Dir, "root.db")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory has a store, too: %v", err)
@@ -209,6 +231,29 @@ func TestASnapshotMovesBetweenStores(t *testing.T) {
 	}
 	if _, err := os.Stat(to.Dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the refused restore left its directory: %v", err)
+	}
+
+	i.use(moved)
+	i.save(store.Doc{Kind: "app", Key: "shop", Version: 2, Data: []byte("three")}, store.Doc{Kind: "app", Key: "new", Version: 1, Data: []byte("n")},
+		store.Doc{Kind: "empty", Key: "é", Version: 2})
+	back := filepath.Join(t.TempDir(), "root")
+	if err := i.restore(i.take(), restore.Target{Dir: back}); err != nil {
+		t.Fatal(err)
+	}
+	after, err := embedded.Open(filepath.Join(back, "root.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer after.Close()
+	if got, want := content(t, after), content(t, moved); !maps.Equal(got, want) || want["app/shop"] != "three" || want["app/new"] != "n" || len(want) != len(content(t, before)) {
+		t.Errorf("the embedded store has %v, want %v", got, want)
+	}
+	for _, key := range []string{"root-ca.pem", "token-keys.json"} {
+		was, err1 := i.dir.ReadFile(key)
+		is, err2 := os.ReadFile(filepath.Join(back, key))
+		if err := errors.Join(err1, err2); err != nil || !bytes.Equal(was, is) {
+			t.Errorf("%s differs after both moves: %v", key, err)
+		}
 	}
 }
 
