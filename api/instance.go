@@ -280,4 +280,5 @@ type Event struct {
 	Cluster  ClusterID  `json:"cluster,omitempty"`
 	Epoch    Epoch      `json:"epoch,omitempty"`
 	Instance InstanceID `json:"instance,omitempty"`
+	By       string     `json:"by,omitempty"` // the user, of what a user did or was refused at the tier
 }

@@ -47,6 +47,8 @@ func TestCustomResourcesAreUsedLikeOthers(t *testing.T) {
 		"describe sensor roof":                     "place: roof",
 		"describe kind sensor":                     "additionalProperties: false",
 		"events":                                   "created by",
+		"events --users -o wide":                   "BY",
+		"events --users -o json --last 1":          `"by": "`,
 	} {
 		if out := r.must("", strings.Fields(line)...); !strings.Contains(out, want) {
 			t.Errorf("treeline %s prints %q, want %q", line, out, want)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,7 +16,7 @@ import (
 )
 
 func (c *cli) eventsCmd() *cobra.Command {
-	var watch bool
+	var watch, users bool
 	var last int
 	var cluster string
 	cmd := &cobra.Command{
@@ -30,10 +31,7 @@ func (c *cli) eventsCmd() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if last > 0 && len(all) > last {
-					all = all[len(all)-last:]
-				}
-				return list(c, p, output.Events, all, 0)
+				return list(c, p, output.Events, newest(all, last, users), 0)
 			}
 			o := client.ListOptions{Tenant: c.tenant()}
 			if len(args) > 0 {
@@ -43,11 +41,12 @@ func (c *cli) eventsCmd() *cobra.Command {
 				}
 				o = client.ListOptions{Under: id}
 			}
-			return c.events(ctx, p, a, o, last, watch)
+			return c.events(ctx, p, a, o, last, watch, users)
 		}),
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&watch, "watch", "w", false, "keep printing new events")
+	f.BoolVar(&users, "users", false, "only what users did or were refused; -o wide shows the user")
 	f.IntVar(&last, "last", 0, "number of events, the newest; 0: all that the root keeps")
 	f.StringVar(&cluster, "cluster", "", "show who reached instances and changed something through the API of this cluster, which keeps these records")
 	c.completeCluster(cmd)
@@ -55,14 +54,12 @@ func (c *cli) eventsCmd() *cobra.Command {
 	return cmd
 }
 
-func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o client.ListOptions, last int, watch bool) error {
+func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o client.ListOptions, last int, watch, users bool) error {
 	all, rev, err := a.Events(ctx, o)
 	if err != nil {
 		return err
 	}
-	if last > 0 && len(all) > last {
-		all = all[len(all)-last:]
-	}
+	all = newest(all, last, users)
 	if !watch {
 		return list(c, p, output.Events, all, rev)
 	}
@@ -72,7 +69,7 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 		return err
 	}
 	err = s.watch(ctx, rev, func(e seen[api.Event]) (bool, error) {
-		if e.Object == nil {
+		if e.Object == nil || users && e.Object.By == "" {
 			return true, nil
 		}
 		return true, s.each(p, rows, []api.Event{*e.Object})
@@ -81,6 +78,17 @@ func (c *cli) events(ctx context.Context, p output.Printer, a *client.Client, o 
 		return nil
 	}
 	return err
+}
+
+// newest returns the last events, or all if last is 0; with users, only what users did or were refused.
+func newest(all []api.Event, last int, users bool) []api.Event {
+	if users {
+		all = slices.DeleteFunc(all, func(e api.Event) bool { return e.By == "" })
+	}
+	if last > 0 && len(all) > last {
+		all = all[len(all)-last:]
+	}
+	return all
 }
 
 // findAny returns the id of the application, service or instance that a reference identifies. It

@@ -445,6 +445,7 @@ var Events = Table[api.Event]{
 		{Header: "OBJECT", Cell: func(p Printer, e api.Event) string { return p.Short(ObjectOf(e)) }},
 		{Header: "STATE", Cell: func(_ Printer, e api.Event) string { return string(e.State) }, Style: func(e api.Event) Style { return StateStyle(e.State) }},
 		{Header: "REASON", Cell: func(_ Printer, e api.Event) string { return string(e.Reason) }},
+		{Header: "BY", Wide: true, Cell: func(_ Printer, e api.Event) string { return e.By }},
 		{Header: "SEQ", Wide: true, Cell: func(_ Printer, e api.Event) string { return strconv.FormatUint(uint64(e.Seq), 10) }},
 		{Header: "EPOCH", Wide: true, Cell: func(_ Printer, e api.Event) string {
 			if e.Epoch == 0 {

@@ -2,7 +2,7 @@
 // cluster's own port, and how it ended. The root records the access that goes through it.
 //
 //	a, err := audit.New(audit.Options{Cluster: "munich", Store: st, Loaded: docs, Notify: notify})
-//	err = a.Record(ctx, instance, "exec env by alice")
+//	err = a.Record(ctx, instance, "alice", "exec env by alice", true)
 package audit
 
 import (
@@ -85,28 +85,28 @@ func (a *Audit) delete(ctx context.Context, slots []int) error {
 	return nil
 }
 
-// Record stores that a user reached an instance. The record is durable when it returns. first says that
+// Record stores that the user by reached an instance. The record is durable when it returns. first says that
 // the access begins, of which the root gets a notice.
-func (a *Audit) Record(ctx context.Context, i api.Instance, text string, first bool) error {
-	e := api.Event{Tenant: i.ID.Tenant(), Kind: "instance", Object: i.ID.Name(), Epoch: i.Epoch, Instance: i.ID}
+func (a *Audit) Record(ctx context.Context, i api.Instance, by, text string, first bool) error {
+	e := api.Event{Tenant: i.ID.Tenant(), Kind: "instance", Object: i.ID.Name(), Epoch: i.Epoch, Instance: i.ID, By: by}
 	return a.record(ctx, e, string(i.ID), text, first)
 }
 
 // RecordVolume is Record for a volume.
-func (a *Audit) RecordVolume(ctx context.Context, id api.VolumeID, text string, first bool) error {
-	e := api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Instance: id.Instance()}
+func (a *Audit) RecordVolume(ctx context.Context, id api.VolumeID, by, text string, first bool) error {
+	e := api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Instance: id.Instance(), By: by}
 	return a.record(ctx, e, string(id), text, first)
 }
 
 // RecordToken is Record for a change of a named operator token.
-func (a *Audit) RecordToken(ctx context.Context, name, text string) error {
-	return a.record(ctx, api.Event{Kind: "token", Object: name}, "operator token "+name, text, true)
+func (a *Audit) RecordToken(ctx context.Context, name, by, text string) error {
+	return a.record(ctx, api.Event{Kind: "token", Object: name, By: by}, "operator token "+name, text, true)
 }
 
 // RecordOperation is Record for an operation of the cluster's API. The notice to the root does not have the object,
-// because the root does not know nodes.
-func (a *Audit) RecordOperation(ctx context.Context, r records.Record, text string, first bool) error {
-	return a.record(ctx, api.Event{Tenant: r.Tenant, Kind: r.Kind, Object: r.Object}, "", text, first)
+// because the root does not know nodes. by is "" for what the cluster does by itself.
+func (a *Audit) RecordOperation(ctx context.Context, r records.Record, by, text string, first bool) error {
+	return a.record(ctx, api.Event{Tenant: r.Tenant, Kind: r.Kind, Object: r.Object, By: by}, "", text, first)
 }
 
 func (a *Audit) record(ctx context.Context, e api.Event, object, text string, first bool) error {

@@ -32,7 +32,7 @@ func open(t *testing.T, st store.Store, o Options) *Audit {
 
 func record(t *testing.T, a *Audit, tenant api.Tenant, text string) {
 	t.Helper()
-	if err := a.Record(t.Context(), instance(tenant), text, true); err != nil {
+	if err := a.Record(t.Context(), instance(tenant), "alice", text, true); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -46,8 +46,8 @@ func TestRecordsOutliveTheCluster(t *testing.T) {
 	if len(all) != 2 || all[0].Detail != "exec env by alice" || all[1].Detail != "attach by bob" || all[1].Seq <= all[0].Seq {
 		t.Fatalf("after restarts: %+v, want both records in order", all)
 	}
-	if e := all[0]; e.Reason != api.ReasonAccess || e.Instance != instance("acme").ID || e.Tenant != "acme" || e.Cluster != "munich" || e.Tier != "cluster munich" {
-		t.Errorf("record %+v, want reason access, the instance and the cluster", e)
+	if e := all[0]; e.Reason != api.ReasonAccess || e.Instance != instance("acme").ID || e.Tenant != "acme" || e.Cluster != "munich" || e.Tier != "cluster munich" || e.By != "alice" {
+		t.Errorf("record %+v, want reason access, the instance, the cluster and the user", e)
 	}
 }
 

@@ -80,7 +80,7 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 		return nil, err
 	}
 	return a.serve(ctx, p, r, what, func(ctx context.Context, text string, first bool) error {
-		return a.opt.Audit.Record(ctx, i, text, first)
+		return a.opt.Audit.Record(ctx, i, p.User, text, first)
 	})
 }
 

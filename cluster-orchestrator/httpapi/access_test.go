@@ -134,7 +134,7 @@ func TestAccessAtTheClustersOwnPort(t *testing.T) {
 	}
 	for _, w := range want {
 		if !slices.ContainsFunc(all.Items, func(e api.Event) bool {
-			return regexp.MustCompile(w).MatchString(e.Detail) && e.Instance == followed && e.Reason == api.ReasonAccess
+			return regexp.MustCompile(w).MatchString(e.Detail) && e.Instance == followed && e.Reason == api.ReasonAccess && strings.HasSuffix(e.By, "alice")
 		}) {
 			t.Errorf("no record %s in %+v", w, all.Items)
 		}

@@ -149,7 +149,7 @@ func (a *API) move(ctx context.Context, p rights.Principal, in *moveIn) (i api.I
 	if i, err = a.find(ctx, p, in.ID); err != nil {
 		return i, err
 	}
-	if err := a.opt.Audit.Record(ctx, i, access.DescribeMove(in.Body)+" by "+p.User, false); err != nil {
+	if err := a.opt.Audit.Record(ctx, i, p.User, access.DescribeMove(in.Body)+" by "+p.User, false); err != nil {
 		return i, fmt.Errorf("record the move of %s: %w", id, err)
 	}
 	if err := a.opt.Owner.Do(ctx, cluster.MoveInstance{Instance: id, To: in.Body.To}, func() { i, _ = a.opt.Core.Instance(id) }); err != nil {

@@ -49,7 +49,7 @@ func (a *API) createOperator(ctx context.Context, p rights.Principal, in *rest.B
 	}
 	out = r.Public()
 	text := fmt.Sprintf("create token with %s until %s by %s", strings.Join(out.Roles, ", "), r.Expires.UTC().Format(time.RFC3339), p.User)
-	if err := a.opt.Audit.RecordToken(ctx, r.Name, text); err != nil {
+	if err := a.opt.Audit.RecordToken(ctx, r.Name, p.User, text); err != nil {
 		_, _ = a.opt.Operators.Revoke(context.WithoutCancel(ctx), r.Name) // there is no access without its record
 		return api.OperatorToken{}, fmt.Errorf("record operator token %s: %w", r.Name, err)
 	}
@@ -91,7 +91,7 @@ func (a *API) revokeOperator(ctx context.Context, p rights.Principal, in *operat
 			failed = append(failed, fmt.Errorf("operator token %s is revoked, join token %s that it created is not; repeat the request: %w", in.Name, t.ID, err))
 		}
 	}
-	if err := a.opt.Audit.RecordToken(ctx, in.Name, "revoke token by "+p.User); err != nil {
+	if err := a.opt.Audit.RecordToken(ctx, in.Name, p.User, "revoke token by "+p.User); err != nil {
 		failed = append(failed, fmt.Errorf("operator token %s is revoked, which is not recorded: %w", in.Name, err))
 	}
 	return errors.Join(failed...)

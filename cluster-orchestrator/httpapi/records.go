@@ -38,20 +38,20 @@ func (a *API) operated(ctx context.Context, op huma.Operation) (context.Context,
 	return ctx, func(err error) {
 		switch {
 		case err == nil && unrecorded[op.OperationID] == "":
-			a.write(ctx, *record, record.Describe(op.Summary, c.User), !c.root)
+			a.write(ctx, *record, c.User, record.Describe(op.Summary, c.User), !c.root)
 		case errors.Is(err, api.ErrForbidden) && c.User != "" && a.refusals.Allow(a.opt.Now(), c.Tenant, c.User):
 			// In the caller's own tenant, because others have not given the caller a right to write to their logs.
 			user := records.Object("user", c.User)
-			a.write(ctx, user, asked.Refusal(op.Summary, c.User), false)
+			a.write(ctx, user, c.User, asked.Refusal(op.Summary, c.User), false)
 		}
 	}
 }
 
 // write stores a record, also if the request is over.
-func (a *API) write(ctx context.Context, r records.Record, text string, notify bool) {
+func (a *API) write(ctx context.Context, r records.Record, by, text string, notify bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	if err := a.opt.Audit.RecordOperation(ctx, r, text, notify); err != nil {
+	if err := a.opt.Audit.RecordOperation(ctx, r, by, text, notify); err != nil {
 		a.opt.Log.Error("operation not recorded", "kind", r.Kind, "object", r.Object, "what", text, "err", err)
 	}
 }

@@ -57,7 +57,7 @@ func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Bod
 	}
 	context.AfterFunc(ctx, func() { _ = f.Close() }) // the request ends, also without its answer
 	text := fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))
-	if err := a.opt.Audit.RecordOperation(ctx, records.Record{Kind: "system", Object: "cluster"}, text, true); err != nil {
+	if err := a.opt.Audit.RecordOperation(ctx, records.Record{Kind: "system", Object: "cluster"}, p.User, text, true); err != nil {
 		return nil, fmt.Errorf("record the snapshot: %w", err) // there is no access without its record
 	}
 	a.opt.Log.Warn("snapshot with keys taken", "by", p.User, "recipients", to, "documents", f.Header().Documents)

@@ -69,7 +69,7 @@ func (a *API) accessVolume(ctx context.Context, p rights.Principal, kind string,
 		return nil, err
 	}
 	return a.serve(ctx, p, r, kind, func(ctx context.Context, text string, first bool) error {
-		return a.opt.Audit.RecordVolume(ctx, id, text, first)
+		return a.opt.Audit.RecordVolume(ctx, id, p.User, text, first)
 	})
 }
 

@@ -269,7 +269,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	})
 	o.snapshots, err = schedule.New(schedule.Options{
 		Config: o.cfg.Snapshot, Taker: snapshots, Store: st, Loaded: docs, Log: o.log, Record: func(ctx context.Context, text string) error {
-			return records.RecordOperation(ctx, record.Record{Kind: "system", Object: "cluster"}, text, true)
+			return records.RecordOperation(ctx, record.Record{Kind: "system", Object: "cluster"}, "", text, true)
 		},
 	})
 	if err != nil {

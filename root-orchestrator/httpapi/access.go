@@ -60,7 +60,7 @@ func (a *API) access(ctx context.Context, p rights.Principal, u access.Upgrade, 
 		}
 	}
 	r.Instance, r.Epoch = i.ID, i.Epoch
-	return a.serve(ctx, p, i.Cluster, r, what, func(text string) root.Input { return root.Accessed{Instance: i.ID, Text: text} })
+	return a.serve(ctx, p, i.Cluster, r, what, func(text string) root.Input { return root.Accessed{Instance: i.ID, Text: text, By: p.User} })
 }
 
 // serve serves a stream of a cluster, and records its begin and its result.

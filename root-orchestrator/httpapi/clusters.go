@@ -49,7 +49,13 @@ func (a *API) registerClusters() {
 	answer(a, clusters.Get("/v1/clusters/{id}/events", "List access records of a cluster", forwarded...).Named("listClusterEvents").
 		About("Who reached instances through the cluster's own port. The root passes the request on to the cluster, which checks the user's rights again."),
 		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Event], err error) {
-			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/events", nil, &out)
+			if err := a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/events", nil, &out); err != nil {
+				return out, err
+			}
+			for i := range out.Items { // a cluster speaks of what went through it only
+				out.Items[i].Tier, out.Items[i].Cluster = "cluster "+string(in.ID), in.ID
+			}
+			return out, nil
 		})
 	answer(a, clusters.Get("/v1/clusters/{id}/instances", "List instances of a cluster", forwarded...).Named("listClusterInstances").
 		About("What runs on the cluster's nodes, of all tenants. The root passes the request on to the cluster, which checks the user's rights again."),

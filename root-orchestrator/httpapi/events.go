@@ -18,6 +18,7 @@ func (a *API) registerEvents() {
 func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	ListInput
 	Instance string `query:"instance" doc:"Only events of this instance, by its id."`
+	Users    bool   `query:"users" doc:"Of a list: only what users did or were refused, the records of operations."`
 	Tail     int    `query:"tail" minimum:"0" maximum:"5000" doc:"Only the newest events, this many; 0: all."`
 },
 ) (*listOut[api.Event], error) {
@@ -33,7 +34,7 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 		all: func(api.Tenant) []api.Event { // list filters by tenant
 			return a.core.Events(eventlog.Filter{Instance: api.InstanceID(in.Instance), Since: since.Revision})
 		},
-		only: func(e api.Event) bool { return a.mayRead(p, e) },
+		only: func(e api.Event) bool { return (!in.Users || e.By != "") && a.mayRead(p, e) },
 		key:  func(e api.Event) string { return fmt.Sprintf("%020d", e.Seq) },
 	})
 	if err != nil {

@@ -119,7 +119,7 @@ func (a *API) move(ctx context.Context, p rights.Principal, in *struct {
 	case in.Body.To != "" && !a.sees(p, i.Cluster):
 		return i, access.NoNodes(id)
 	}
-	record := root.Accessed{Instance: id, Text: access.DescribeMove(api.MoveRequest{}) + " by " + p.User} // tenants see no nodes
+	record := root.Accessed{Instance: id, Text: access.DescribeMove(api.MoveRequest{}) + " by " + p.User, By: p.User} // tenants see no nodes
 	if err := a.owner.Do(ctx, record, nil); err != nil {
 		return i, fmt.Errorf("record the move of %s: %w", id, err)
 	}

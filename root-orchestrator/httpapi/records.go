@@ -62,11 +62,11 @@ func (a *API) operated(ctx context.Context, p rights.Principal, op huma.Operatio
 			if by == "" {
 				by = record.By
 			}
-			a.write(ctx, root.Operated{Tenant: record.Tenant, Kind: record.Kind, Object: record.Object, Text: record.Describe(op.Summary, by)})
+			a.write(ctx, root.Operated{Tenant: record.Tenant, Kind: record.Kind, Object: record.Object, Text: record.Describe(op.Summary, by), By: by})
 		case errors.Is(err, api.ErrForbidden) && by != "" && a.refusals.Allow(a.opt.Now(), p.Tenant, by):
 			// In the user's own tenant, because others have not given the user a right to write to their logs.
 			user := records.Object("user", by)
-			a.write(ctx, root.Operated{Tenant: user.Tenant, Kind: user.Kind, Object: user.Object, Text: asked.Refusal(op.Summary, by)})
+			a.write(ctx, root.Operated{Tenant: user.Tenant, Kind: user.Kind, Object: user.Object, Text: asked.Refusal(op.Summary, by), By: by})
 		}
 	}
 }

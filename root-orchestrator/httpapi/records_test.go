@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"encoding/json"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -16,7 +17,9 @@ import (
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
 // changing returns the operations with a changing method, by id.
@@ -91,7 +94,7 @@ func TestEveryChangeLeavesARecord(t *testing.T) {
 			text := e.Kind + " " + string(e.Tenant) + "/" + e.Object + " " + e.Detail
 			named := slices.ContainsFunc([]string{"acme/boss", "acme/kim", "admin"}, func(u string) bool { return strings.Contains(e.Detail, u) })
 			all := !slices.ContainsFunc(about, func(want string) bool { return !strings.Contains(text, want) })
-			found = found || named && all && (e.Reason == api.ReasonAccess || httpapi.Unrecorded[op] != "")
+			found = found || named && all && slices.Contains([]string{"acme/boss", "acme/kim", "admin"}, e.By) && (e.Reason == api.ReasonAccess || httpapi.Unrecorded[op] != "")
 			for _, secret := range []string{answer.Code, answer.Token, answer.Secret, answer.Access, answer.Refresh, code.Text, kim, "YQ=="} {
 				if secret != "" && strings.Contains(text, secret) {
 					t.Errorf("%s: the event %q has the secret %q", op, text, secret)
@@ -206,5 +209,54 @@ func TestRecordsAreReadByThoseWhoMay(t *testing.T) {
 		if got := records(token); len(got) != 0 {
 			t.Errorf("records for %s: %q, want none", name, got)
 		}
+	}
+}
+
+// TestUserOfRecordsIsNotForged: the text of a record may name anyone, because the user or a cluster chooses a part of
+// it. Only By names the user.
+func TestUserOfRecordsIsNotForged(t *testing.T) {
+	r := newRig(t)
+	r.runs()
+	dora, eve, admin := r.user("acme/dora", rights.ApplicationProvider), r.user("rival/eve", rights.Admin), r.user("admin", rights.Admin)
+	node, far := net.Pipe()
+	r.clusters.connected = node
+	conn, _, err := r.dial(r.client(dora), "exec", "?arg=sh+by+acme/boss&arg=by+acme/boss")
+	check(t, err)
+	_ = far.Close()
+	_ = conn.Close()
+	check(t, r.loop.Do(t.Context(), root.Report{Report: wire.Report{
+		Cluster: "munich", Boot: 1, Seq: 3, Notices: []wire.Notice{{No: 1, Reason: api.ReasonAccess, Text: "exec sh by acme/boss"}},
+	}}, nil))
+	of := func(token, path string) (all []api.Event) {
+		t.Helper()
+		status, _, text := r.raw("GET", path, token, "")
+		var page api.Page[api.Event]
+		if err := json.Unmarshal([]byte(text), &page); status != http.StatusOK || err != nil {
+			t.Fatalf("GET %s: %d %s, %v", path, status, text, err)
+		}
+		return page.Items
+	}
+	var texts []string
+	for _, e := range of(admin, "/v1/events") {
+		texts = append(texts, e.By+": "+e.Detail)
+		if e.By == "acme/boss" {
+			t.Errorf("event %+v names a user who did nothing", e)
+		}
+	}
+	for _, want := range []string{`acme/dora: exec "sh by acme/boss" "by acme/boss" by acme/dora`, ": exec sh by acme/boss"} {
+		if !slices.Contains(texts, want) {
+			t.Errorf("events %q, want %q", texts, want)
+		}
+	}
+	if all := of(dora, "/v1/events?users=true"); len(all) == 0 || slices.ContainsFunc(all, func(e api.Event) bool { return e.By == "" || e.Tenant != "acme" }) {
+		t.Errorf("records of a tenant: %+v, want its own, each with its user", all)
+	}
+	if all := of(eve, "/v1/events?users=true"); slices.ContainsFunc(all, func(e api.Event) bool { return e.By != "rival/eve" }) {
+		t.Errorf("records of another tenant: %+v, want none of others", all)
+	}
+	// What a cluster answers is the cluster's statement about itself, whatever it says.
+	r.clusters.answers["GET /v1/events"] = httpAnswer(200, api.Page[api.Event]{Items: []api.Event{{Tier: "root", Cluster: "berlin", Kind: "instance", Object: "shop", By: "acme/boss"}}})
+	if all := of(admin, "/v1/clusters/munich/events"); len(all) != 1 || all[0].Tier != "cluster munich" || all[0].Cluster != "munich" {
+		t.Errorf("records of a cluster: %+v, want those of the cluster itself", all)
 	}
 }

@@ -58,7 +58,7 @@ func (a *API) takeSnapshot(ctx context.Context, p rights.Principal, in *rest.Bod
 	}
 	context.AfterFunc(ctx, func() { _ = f.Close() }) // the request ends, also without its answer
 	text := fmt.Sprintf("snapshot with keys by %s for %s", p.User, strings.Join(to, ", "))
-	if err := a.owner.Do(ctx, root.Operated{Kind: "system", Object: "root", Text: text}, nil); err != nil {
+	if err := a.owner.Do(ctx, root.Operated{Kind: "system", Object: "root", Text: text, By: p.User}, nil); err != nil {
 		return nil, err // there is no access without its record
 	}
 	a.opt.Log.Warn("snapshot with keys taken", "by", p.User, "recipients", to, "documents", f.Header().Documents)

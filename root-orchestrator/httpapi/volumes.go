@@ -65,7 +65,7 @@ func (a *API) copyVolume(ctx context.Context, p rights.Principal, kind string, i
 	case v.InUse && kind == "restore":
 		return nil, access.InUse(v.ID)
 	}
-	return a.serve(ctx, p, v.Cluster, r, kind, func(text string) root.Input { return root.VolumeAccessed{ID: v.ID, Text: text} })
+	return a.serve(ctx, p, v.Cluster, r, kind, func(text string) root.Input { return root.VolumeAccessed{ID: v.ID, Text: text, By: p.User} })
 }
 
 func (a *API) listVolumes(ctx context.Context, p rights.Principal, in *struct {

@@ -146,7 +146,7 @@ func (in DeleteAddon) apply(c *Core) error {
 func (c *Core) removeAddon(id api.AddonID, by string) {
 	c.addons.Delete(id)
 	c.journal.Delete(kindAddon, string(id))
-	c.event(api.Event{Tenant: id.Tenant(), Kind: "addon", Object: id.Name(), Reason: api.ReasonDeleted, Detail: "removed by " + by})
+	c.event(api.Event{Tenant: id.Tenant(), Kind: "addon", Object: id.Name(), Reason: api.ReasonDeleted, Detail: "removed by " + by, By: by})
 }
 
 // beginAddon saves a change before all that it changes.
@@ -185,11 +185,11 @@ func (c *Core) carryOut(ch addonChange, commit func()) {
 func (c *Core) customDeleted(did custom.Applied, by string) {
 	for _, id := range did.Deleted {
 		c.deleted(kindCustom, "resource", string(id), id.Tenant())
-		c.event(api.Event{Tenant: id.Tenant(), Kind: "resource", Object: id.Local(), Reason: api.ReasonDeleted, Detail: "deleted by " + by})
+		c.event(api.Event{Tenant: id.Tenant(), Kind: "resource", Object: id.Local(), Reason: api.ReasonDeleted, Detail: "deleted by " + by, By: by})
 	}
 	for _, id := range did.DeletedKinds {
 		c.deleted(kindCustomKind, "kind", string(id), id.Tenant())
-		c.event(api.Event{Tenant: id.Tenant(), Kind: "kind", Object: id.Name(), Reason: api.ReasonDeleted, Detail: "deleted by " + by})
+		c.event(api.Event{Tenant: id.Tenant(), Kind: "kind", Object: id.Name(), Reason: api.ReasonDeleted, Detail: "deleted by " + by, By: by})
 	}
 }
 

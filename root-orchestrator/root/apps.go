@@ -57,12 +57,12 @@ func (c *Core) commit(r *applications.Request, plans addressPlans) {
 	created := c.apps.App(id) == nil
 	if created {
 		c.apps.Create(id, r.Tenant)
-		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + r.By})
+		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "created by " + r.By, By: r.By})
 	} else {
 		before = c.apps.Indexed(id)
 	}
 	if c.rewrite(id, r) && !created {
-		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "changed by " + r.By})
+		c.event(api.Event{Tenant: r.Tenant, Kind: "app", Object: id.Name(), Detail: "changed by " + r.By, By: r.By})
 	}
 	if plans != nil {
 		c.commitAddresses(c.apps.App(id), plans)
@@ -111,7 +111,7 @@ func (in Scale) apply(c *Core) error {
 	if was != in.Replicas {
 		c.event(api.Event{
 			Tenant: in.Service.Tenant(), Kind: "service", Object: in.Service.Name(),
-			Detail: fmt.Sprintf("scaled from %d to %d by %s", was, in.Replicas, in.By),
+			Detail: fmt.Sprintf("scaled from %d to %d by %s", was, in.Replicas, in.By), By: in.By,
 		})
 	}
 	c.reconcile(in.Service)
@@ -131,7 +131,7 @@ func (c *Core) deleteApp(in DeleteApp) error {
 		return err
 	}
 	if first {
-		c.event(api.Event{Tenant: in.App.Tenant(), Kind: "app", Object: in.App.Name(), Detail: "deletion asked for by " + in.By})
+		c.event(api.Event{Tenant: in.App.Tenant(), Kind: "app", Object: in.App.Name(), Detail: "deletion asked for by " + in.By, By: in.By})
 	}
 	for _, s := range c.apps.Written(in.App) {
 		c.reconcile(s)

@@ -58,7 +58,9 @@ func (in SetGrant) apply(c *Core) error {
 	}
 	c.noteCapped(in.ID, above)
 	c.clusters.Change(in.ID)
-	c.event(clusterEvent(in.ID, api.ReasonNone, step.Clip(in.By+" set the grant: "+audience)))
+	e := clusterEvent(in.ID, api.ReasonNone, step.Clip(in.By+" set the grant: "+audience))
+	e.By = in.By
+	c.event(e)
 	c.refresh(in.ID)
 	c.evictTenants(in.ID)
 	c.retry(in.ID, placement.MoreCapacity)
@@ -133,11 +135,11 @@ func (in RemoveCluster) apply(c *Core) error {
 		c.addresses.RemoveCluster(at)
 	}
 	for _, id := range c.volumes.At(at) {
-		c.dropVolume(id, "lost: cluster "+string(at)+" was removed")
+		c.dropVolume(id, "lost: cluster "+string(at)+" was removed", "")
 	}
 	for _, id := range c.volumes.SnapshotIDs() {
 		if s, _ := c.volumes.Snapshot(id); s.Cluster == at {
-			c.dropSnapshot(id, "lost: cluster "+string(at)+" was removed")
+			c.dropSnapshot(id, "lost: cluster "+string(at)+" was removed", "")
 		}
 	}
 	c.applyNet(c.net.RemoveCluster(c.netNow(), netView{&c.state}, at))

@@ -60,7 +60,7 @@ func (in DeleteCustomKind) apply(c *Core) error {
 	if len(resources) > 0 {
 		detail = fmt.Sprintf("deleted with %d resources by %s", len(resources), in.By)
 	}
-	c.event(api.Event{Tenant: in.ID.Tenant(), Kind: "kind", Object: in.ID.Name(), Reason: api.ReasonDeleted, Detail: detail})
+	c.event(api.Event{Tenant: in.ID.Tenant(), Kind: "kind", Object: in.ID.Name(), Reason: api.ReasonDeleted, Detail: detail, By: in.By})
 	return nil
 }
 
@@ -84,12 +84,12 @@ func (in DeleteCustom) apply(c *Core) error {
 		return err
 	}
 	c.deleted(kindCustom, "resource", string(in.ID), in.ID.Tenant())
-	c.event(api.Event{Tenant: in.ID.Tenant(), Kind: "resource", Object: in.ID.Local(), Reason: api.ReasonDeleted, Detail: "deleted by " + in.By})
+	c.event(api.Event{Tenant: in.ID.Tenant(), Kind: "resource", Object: in.ID.Local(), Reason: api.ReasonDeleted, Detail: "deleted by " + in.By, By: in.By})
 	return nil
 }
 
 func changeEvent(t api.Tenant, kind, object string, created bool, by string) api.Event {
-	e := api.Event{Tenant: t, Kind: kind, Object: object, Reason: api.ReasonUpdated, Detail: "changed by " + by}
+	e := api.Event{Tenant: t, Kind: kind, Object: object, Reason: api.ReasonUpdated, Detail: "changed by " + by, By: by}
 	if created {
 		e.Reason, e.Detail = api.ReasonCreated, "created by "+by
 	}

@@ -53,7 +53,7 @@ type (
 	// Text says what, by whom, and the result. Error: ErrNotFound.
 	Accessed struct {
 		Instance api.InstanceID
-		Text     string
+		Text, By string
 	}
 	// AcceptRestored ends the state after a restore: clusters get assignments again, and stop what the root does not
 	// know. Refused with ErrConflict in another state.
@@ -63,12 +63,12 @@ type (
 	Operated struct {
 		Tenant       api.Tenant // of the object
 		Kind, Object string
-		Text         string
+		Text, By     string
 	}
 	// VolumeAccessed is Accessed for a volume.
 	VolumeAccessed struct {
-		ID   api.VolumeID
-		Text string
+		ID       api.VolumeID
+		Text, By string
 	}
 
 	// JoinCluster adds a cluster, or replaces its info. The caller has checked its credentials.
@@ -121,13 +121,15 @@ func (in Accessed) apply(c *Core) error {
 	if !ok {
 		return fmt.Errorf("instance %s: %w", in.Instance, api.ErrNotFound)
 	}
-	c.event(i.Event(api.ReasonAccess, step.Clip(in.Text)))
+	e := i.Event(api.ReasonAccess, step.Clip(in.Text))
+	e.By = in.By
+	c.event(e)
 	return nil
 }
 
 func (in Operated) apply(c *Core) error {
 	// Without the cluster, so that its own events do not replace the record.
-	c.event(api.Event{Tenant: in.Tenant, Kind: in.Kind, Object: in.Object, Reason: api.ReasonAccess, Detail: step.Clip(in.Text)})
+	c.event(api.Event{Tenant: in.Tenant, Kind: in.Kind, Object: in.Object, Reason: api.ReasonAccess, Detail: step.Clip(in.Text), By: in.By})
 	return nil
 }
 
@@ -137,7 +139,7 @@ func (in VolumeAccessed) apply(c *Core) error {
 		return fmt.Errorf("volume %s: %w", in.ID, api.ErrNotFound)
 	}
 	c.event(api.Event{
-		Tenant: v.Tenant, Kind: "volume", Object: in.ID.Name(), Cluster: v.Cluster, Reason: api.ReasonAccess, Detail: step.Clip(in.Text), Instance: in.ID.Instance(),
+		Tenant: v.Tenant, Kind: "volume", Object: in.ID.Name(), Cluster: v.Cluster, Reason: api.ReasonAccess, Detail: step.Clip(in.Text), Instance: in.ID.Instance(), By: in.By,
 	})
 	return nil
 }

@@ -71,6 +71,6 @@ func (in AcceptRestored) apply(c *Core) error {
 		c.touch(at)
 		c.clusters.SendWhole(at)
 	}
-	c.event(api.Event{Kind: "system", Object: "root", Detail: fmt.Sprintf("restore accepted by %s: %d instances without a record stop", in.By, stop)})
+	c.event(api.Event{Kind: "system", Object: "root", Detail: fmt.Sprintf("restore accepted by %s: %d instances without a record stop", in.By, stop), By: in.By})
 	return nil
 }

@@ -151,7 +151,7 @@ func (in RollOut) apply(c *Core) error {
 	if err != nil {
 		return err
 	}
-	c.event(api.Event{Tenant: in.Service.Tenant(), Kind: "service", Object: in.Service.Name(), Detail: detail})
+	c.event(api.Event{Tenant: in.Service.Tenant(), Kind: "service", Object: in.Service.Name(), Detail: detail, By: in.By})
 	c.reconcile(in.Service)
 	return nil
 }

@@ -67,27 +67,27 @@ func (in SnapshotTaken) apply(c *Core) error {
 	}
 	s.SizeMB, s.Ready = max(s.SizeMB, in.SizeMB), true
 	c.putSnapshot(s)
-	c.snapshotEvent(s, "taken by "+in.By)
+	c.snapshotEvent(s, "taken by "+in.By, in.By)
 	return nil
 }
 
-func (c *instances) snapshotEvent(s volumes.Snapshot, what string) {
-	c.event(api.Event{Tenant: s.ID.Tenant(), Kind: "volume", Object: s.ID.Volume().Name(), Cluster: s.Cluster, Detail: "snapshot " + s.ID.Label() + " " + what})
+func (c *instances) snapshotEvent(s volumes.Snapshot, what, by string) {
+	c.event(api.Event{Tenant: s.ID.Tenant(), Kind: "volume", Object: s.ID.Volume().Name(), Cluster: s.Cluster, Detail: "snapshot " + s.ID.Label() + " " + what, By: by})
 }
 
 func (in DeleteSnapshot) apply(c *Core) error {
 	if _, err := c.DeletableSnapshot(in.ID); err != nil {
 		return err
 	}
-	c.dropSnapshot(in.ID, "deleted by "+in.By)
+	c.dropSnapshot(in.ID, "deleted by "+in.By, in.By)
 	return nil
 }
 
-func (c *instances) dropSnapshot(id api.SnapshotID, why string) {
+func (c *instances) dropSnapshot(id api.SnapshotID, why, by string) {
 	s, _ := c.volumes.Snapshot(id)
 	c.volumes.RemoveSnapshot(id)
 	c.journal.Delete(kindSnapshot, string(id))
-	c.snapshotEvent(s, why)
+	c.snapshotEvent(s, why, by)
 }
 
 // Snapshot returns a snapshot, and whether it exists.

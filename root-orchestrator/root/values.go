@@ -30,7 +30,7 @@ func (in PutValues) apply(c *Core) error {
 	if err := c.values.Put(c.wall, values.Request(in)); err != nil {
 		return err
 	}
-	c.event(valuesEvent(k, fmt.Sprintf("version %d by %s", c.values.Get(k).Newest().Number, in.By)))
+	c.event(valuesEvent(k, fmt.Sprintf("version %d by %s", c.values.Get(k).Newest().Number, in.By), in.By))
 	c.distribute(k, in.Registry)
 	return nil
 }
@@ -44,14 +44,14 @@ func (in DeleteValues) apply(c *Core) error {
 		return err
 	}
 	c.journal.Delete(KindValues, in.Key.String())
-	c.event(valuesEvent(in.Key, "deleted by "+in.By))
+	c.event(valuesEvent(in.Key, "deleted by "+in.By, in.By))
 	c.publish(api.Change{Kind: string(in.Key.Kind), ID: string(in.Key.ID), Tenant: in.Key.ID.Tenant(), Revision: c.nextRev()})
 	c.distribute(in.Key, registry)
 	return nil
 }
 
-func valuesEvent(k values.Key, detail string) api.Event {
-	return api.Event{Tenant: k.ID.Tenant(), Kind: string(k.Kind), Object: k.ID.Name(), Detail: detail}
+func valuesEvent(k values.Key, detail, by string) api.Event {
+	return api.Event{Tenant: k.ID.Tenant(), Kind: string(k.Kind), Object: k.ID.Name(), Detail: detail, By: by}
 }
 
 // distribute passes a change of an object to the instances that use it: by a new revision of the

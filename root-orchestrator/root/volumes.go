@@ -21,14 +21,14 @@ func (in DeleteVolume) apply(c *Core) error {
 	if _, err := c.DeletableVolume(in.ID); err != nil {
 		return err
 	}
-	c.dropVolume(in.ID, "deleted by "+in.By)
+	c.dropVolume(in.ID, "deleted by "+in.By, in.By)
 	return nil
 }
 
-func (c *instances) dropVolume(id api.VolumeID, why string) {
+func (c *instances) dropVolume(id api.VolumeID, why, by string) {
 	c.volumes.Remove(id)
 	c.journal.Delete(kindVolume, string(id))
-	c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Detail: why})
+	c.event(api.Event{Tenant: id.Tenant(), Kind: "volume", Object: id.Name(), Detail: why, By: by})
 	c.findVolumesOf(id)
 }
 

@@ -326,6 +326,7 @@ export interface Device {
 }
 
 export interface Event {
+  by?: string;
   cluster?: string;
   detail?: string;
   epoch?: number;
