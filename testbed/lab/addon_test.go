@@ -1,6 +1,7 @@
 package lab_test
 
 import (
+	"context"
 	"crypto/pbkdf2"
 	"crypto/sha512"
 	"encoding/base64"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,4 +103,89 @@ func (s *shop) addon(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// addonAndCrash kills the root at three moments of an installation. After the restart, all of the addon exists, or nothing.
+func addonAndCrash(t *testing.T, l *lab.Lab) {
+	const resources = 40
+	n := api.NewAddon{Package: api.AddonPackage{
+		Name: "garden", Version: "1.0.0", Kinds: []api.NewCustomKind{{Name: "bed", Schema: json.RawMessage(`{"type":"object"}`)}},
+		SLA: json.RawMessage(`{"sla_version":"v2.0","applications":[{"application_name":"garden","application_namespace":"addon","microservices":[
+			{"microservice_name":"pump","microservice_namespace":"addon","virtualization":"container","code":"example.org/pump:1","memory":16,"replicas":0}]}]}`),
+		Webhooks: []api.AddonWebhook{{URL: "https://hooks.invalid/"}},
+	}}
+	for i := range resources {
+		n.Package.Resources = append(n.Package.Resources, api.NewCustomResource{Kind: "bed", Name: fmt.Sprintf("bed-%d", i), Spec: json.RawMessage(`{}`)})
+	}
+	// found returns how many of the addon's record, application, kind, first and last resource, and webhook exist.
+	found := func() (n int, err error) {
+		ctx := t.Context()
+		for _, get := range []func() error{
+			func() error { _, err := l.API.Addon(ctx, l.Tenant.Addon("garden")); return err },
+			func() error { _, err := l.API.App(ctx, l.Tenant.App("garden", "addon")); return err },
+			func() error { _, err := l.API.CustomKind(ctx, l.Tenant.CustomKind("bed")); return err },
+			func() error {
+				_, err := l.API.CustomResource(ctx, l.Tenant.CustomKind("bed").Resource("bed-0"))
+				return err
+			},
+			func() error {
+				_, err := l.API.CustomResource(ctx, l.Tenant.CustomKind("bed").Resource(fmt.Sprintf("bed-%d", resources-1)))
+				return err
+			},
+		} {
+			if err := get(); err == nil {
+				n++
+			} else if !errors.Is(err, api.ErrNotFound) {
+				return 0, err
+			}
+		}
+		hooks, err := l.API.Webhooks(ctx)
+		return n + len(hooks), err
+	}
+	const all = 6
+	settled := func(want ...int) (n int) {
+		t.Helper()
+		lab.Within(t, time.Minute, fmt.Sprintf("of the %d parts of the addon, one of %v exist", all, want), func() error {
+			var err error
+			if n, err = found(); err == nil && !slices.Contains(want, n) {
+				err = fmt.Errorf("%d exist", n)
+			}
+			return err
+		})
+		return n
+	}
+	remove := func() {
+		t.Helper()
+		if _, err := l.API.RemoveAddon(t.Context(), l.Tenant.Addon("garden"), client.AddonOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		settled(0)
+	}
+	took := lab.Stopwatch()
+	if _, err := l.API.InstallAddon(t.Context(), l.Tenant, n); err != nil {
+		t.Fatal(err)
+	}
+	whole := took()
+	settled(all)
+	remove()
+	for part := range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := l.API.InstallAddon(ctx, l.Tenant, n)
+			ended <- err
+		}()
+		time.Sleep(whole * time.Duration(part+1) / 6) // the moment of the crash
+		l.Root.Kill9()
+		cancel() // the client would repeat it at the next root
+		said := <-ended
+		l.StartRoot()
+		switch n := settled(0, all); {
+		case n == 0 && said == nil:
+			t.Error("the root has confirmed the installation, and nothing of it is left after the crash")
+		case n == all:
+			remove()
+		}
+		t.Logf("killed after %d/6 of %s: the installation ended with %v", part+1, whole, said)
+	}
 }

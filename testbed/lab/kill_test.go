@@ -133,6 +133,8 @@ func TestKill9(t *testing.T) {
 		one{t, l, web.id}.unharmed(w, was)
 	})
 
+	sub(t, l, "root during the installation of an addon", func(t *testing.T) { addonAndCrash(t, l) })
+
 	sub(t, l, "workload while the root and the cluster are down", func(t *testing.T) {
 		w, was := l.Workload(web.id), l.Instance(web.id)
 		gone := w.Gone(l)
