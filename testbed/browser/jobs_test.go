@@ -34,6 +34,7 @@ func TestDashboard(t *testing.T) {
 	t.Run("console", in.console)
 	t.Run("reader", in.reader)
 	t.Run("custom resources", in.customResources)
+	t.Run("extras", in.extras)
 	t.Run("operator", in.operator)
 	t.Run("administrator", in.administrator)
 	t.Run("provider", in.provider)
@@ -204,6 +205,86 @@ func (in *installation) customResources(t *testing.T) {
 	b.shows("It deletes the kind with its 1 resource.")
 	b.press("Delete")
 	b.shows("There is no such kind.")
+}
+
+// A developer finds the next command where nothing is, creates, replaces and deletes a secret whose value is never shown, makes a
+// webhook, sees an addon, and then who did all this.
+func (in *installation) extras(t *testing.T) {
+	in.t = t
+	ctx := t.Context()
+	in.user("acme/vera", "Application_Provider")
+	b := open(t, in.URL)
+	b.signIn("acme/vera", password)
+	b.press("Resources")
+	b.press("Volumes")
+	b.shows("treeline get volumes")
+	b.look("volumes-none")
+	b.press("Addons")
+	b.shows("treeline addon install")
+	b.look("addons-none")
+	if _, err := in.admin.InstallAddon(ctx, "acme", api.NewAddon{Package: api.AddonPackage{
+		Name: "lamps", Version: "1.2.3", Description: "Lamps of a building", Kinds: []api.NewCustomKind{{Name: "lamp", Schema: json.RawMessage(`{"type":"object"}`)}},
+	}, Source: "lamps.tar"}); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the addon appears with its version", `document.querySelector('tr[data-id="acme/lamps"]')?.innerText.includes('1.2.3')`)
+	b.look("addons")
+
+	b.press("Secrets and configs")
+	b.shows("treeline create secret")
+	b.look("values-none")
+	const hidden = "p4ss-w0rd-ü"
+	b.fill("object", "db")
+	b.fill("value0", hidden)
+	b.press("Create")
+	b.until("the secret is listed", `document.querySelector('tr[data-id="secret acme/db"]')?.innerText.includes('value')`)
+	b.look("values")
+	b.press("acme/db")
+	b.shows("New version")
+	b.press("Add key")
+	b.fill("value0", hidden)
+	b.fill("key1", "user")
+	b.fill("value1", "shop")
+	b.press("Save")
+	b.until("the second version is shown", `document.querySelector('.facts')?.innerText.includes('user') && document.querySelector('.facts').innerText.includes('\n2\n')`)
+	b.until("no value is on the page", fmt.Sprintf("!document.body.innerText.includes(%s) && [...document.querySelectorAll('textarea')].every((e) => !e.value)", quoted(hidden)))
+	b.look("secret")
+	lab.Within(t, patience, "the secret has the sizes of both values", func() error {
+		v, err := client.Get[api.Values](ctx, in.admin, "/v1/secrets/acme~db")
+		if err == nil && (v.Version != 2 || v.By != "acme/vera" || len(v.Keys) != 2 || v.Keys[1].Bytes != len(hidden)) {
+			err = fmt.Errorf("it is %+v", v)
+		}
+		return err
+	})
+	b.press("Delete")
+	b.shows("No service uses it.")
+	b.press("Delete")
+	b.shows("There is no such secret.")
+	b.forgive("404")
+
+	b.press("Resources")
+	b.press("Webhooks")
+	b.shows("treeline webhook create")
+	b.fill("url", "https://hooks.invalid/treeline")
+	b.fill("kinds", "app, instance")
+	b.press("Create webhook")
+	b.until("the secret is shown", "document.querySelector('.made code')?.innerText.length > 20")
+	b.look("webhooks")
+	b.press("https://hooks.invalid/treeline")
+	b.shows("Every event was delivered")
+	b.look("webhook")
+	b.press("Delete")
+	b.press("Delete")
+	b.shows("There is no such webhook.")
+	b.forgive("404")
+
+	b.press("Events")
+	b.press("Who did what")
+	b.fill("object", "secret acme/db")
+	b.until("the secret's records are shown with their user", `(([...rows]) => rows.length === 3 && rows.every((r) => r.innerText.includes('acme/vera')))(document.querySelectorAll('[aria-label=Records] tbody tr'))`)
+	b.look("records")
+	b.fill("user", "nobody")
+	b.shows("No record matches.")
 }
 
 // An operator sees the nodes of the clusters with their load, and what runs on one; cordons, drains, limits it, and takes it back;
@@ -499,6 +580,8 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.look("own-instance")
 	b.press("Events")
 	b.shows("exit code 3")
+	b.until("the records name the operator", "[...document.querySelectorAll('[aria-label=Records] tbody tr')].some((r) => /operator|root/.test(r.children[2].innerText))")
+	b.look("own-events")
 	b.press("Access")
 	b.press("Create join token")
 	b.shows("--token-file -")

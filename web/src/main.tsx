@@ -7,6 +7,7 @@ import { Route, to, useRoute } from './route';
 import { Failure, State, T, useClock, useLive } from './parts/basics';
 import { clean } from './text';
 import { Access } from './pages/access';
+import { Addons } from './pages/addons';
 import { ApplicationPage } from './pages/application';
 import { Applications } from './pages/applications';
 import { ClusterPage } from './pages/cluster';
@@ -23,9 +24,13 @@ import { OwnInstance } from './pages/own/instance';
 import { OwnInstances } from './pages/own/instances';
 import { OwnOverview } from './pages/own/overview';
 import { Overview } from './pages/overview';
+import { Records } from './pages/records';
 import { Rest } from './pages/rest';
 import { ServicePage } from './pages/service';
 import { SignIn } from './pages/signin';
+import { ValuesLists, ValuesPage } from './pages/values';
+import { Volumes } from './pages/volumes';
+import { WebhookPage, Webhooks } from './pages/webhooks';
 
 const own = tier === 'cluster'; // a cluster's own dashboard
 
@@ -81,13 +86,21 @@ const rootLinks: [page: string, name: string][] = [
   ['api', 'API'],
 ];
 
+/** The pages that share an entry of the navigation, which leads to the first. */
+const groups: [name: string, links: [page: string, name: string][]][] = [
+  ['Resources', [['kinds', 'Custom kinds'], ['volumes', 'Volumes'], ['values', 'Secrets and configs'], ['webhooks', 'Webhooks'], ['addons', 'Addons']]],
+  ['Events', [['events', 'Newest'], ['records', 'Who did what']]],
+];
+
 /** What a user needs for a page to be of use. */
 const needs: Record<string, 'apps' | 'clusters'> = { apps: 'apps', deploy: 'apps', kinds: 'apps', clusters: 'clusters' };
 
-const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster', node: 'Node', kind: 'Kind', resource: 'Resource' };
+const titles: Record<string, string> = { app: 'Application', service: 'Service', instance: 'Instance', cluster: 'Cluster', node: 'Node', kind: 'Kind', resource: 'Resource', webhook: 'Webhook', secret: 'Secret', config: 'Config' };
 
 /** Where a page belongs in the navigation. */
-const parents: Record<string, string> = own ? { instance: 'instances' } : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters', node: 'clusters', kind: 'kinds', resource: 'kinds' };
+const parents: Record<string, string> = own
+  ? { instance: 'instances' }
+  : { app: 'apps', service: 'apps', instance: 'apps', cluster: 'clusters', node: 'clusters', kind: 'kinds', resource: 'kinds', webhook: 'webhooks', secret: 'values', config: 'values' };
 
 function Page({ route, user }: { route: Route; user: User }) {
   switch (route.page) {
@@ -109,6 +122,21 @@ function Page({ route, user }: { route: Route; user: User }) {
       return route.id ? <KindPage key={route.id + route.more} id={route.id} more={route.more} /> : <NewKind user={user} />;
     case 'resource':
       return <ResourcePage key={route.id} id={route.id} />;
+    case 'volumes':
+      return <Volumes />;
+    case 'values':
+      return <ValuesLists user={user} />;
+    case 'secret':
+    case 'config':
+      return <ValuesPage key={route.page + route.id} kind={route.page} id={route.id} />;
+    case 'webhooks':
+      return <Webhooks user={user} />;
+    case 'webhook':
+      return <WebhookPage key={route.id} id={route.id} />;
+    case 'addons':
+      return <Addons />;
+    case 'records':
+      return <Records />;
     case 'clusters':
       return <Clusters />;
     case 'cluster':
@@ -151,8 +179,10 @@ function Frame({ user, out }: { user: User; out: () => void }) {
     return () => live.stop();
   }, []);
   const links = own ? ownLinks : rootLinks;
-  const here = parents[route.page] || route.page;
-  const title = (links.find(([p]) => p === route.page) || [])[1] || titles[route.page] || 'Treeline';
+  const page = parents[route.page] || route.page;
+  const group = own ? undefined : groups.find(([, of]) => of.some(([p]) => p === page));
+  const here = group ? group[1][0][0] : page;
+  const title = titles[route.page] || (group?.[1] || links).find(([p]) => p === route.page)?.[1] || 'Treeline';
   useEffect(() => {
     document.title = title + (route.id ? ' ' + clean(route.more || route.id) : '') + ' · Treeline';
     document.getElementById('main')?.focus({ preventScroll: true });
@@ -169,7 +199,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
         </a>
         <nav aria-label="Pages">
           {links.filter(([page]) => may(needs[page] || 'events')).map(([page, name]) => (
-            <a key={page} href={to(page)} aria-current={here === page ? 'page' : undefined}>
+            <a key={page} href={to(page)} aria-current={here === page ? (group ? 'true' : 'page') : undefined}>
               {name}
             </a>
           ))}
@@ -185,6 +215,11 @@ function Frame({ user, out }: { user: User; out: () => void }) {
           </button>
         </span>
       </header>
+      {group && (
+        <nav class="group" aria-label={group[0]}>
+          {group[1].map(([p, name]) => <a key={p} href={to(p)} aria-current={page === p ? 'page' : undefined}>{name}</a>)}
+        </nav>
+      )}
       <main id="main" tabIndex={-1}>
         {l.standing === 'broken' && <Failure of={new Error('The ' + tier + ' cannot be reached; what is shown may be old. ' + l.error)} />}
         {own ? <OwnPage route={route} /> : <Page route={route} user={user} />}

@@ -1,10 +1,11 @@
 // Custom kinds and their resources, which programs of a tenant give a meaning.
 import { useEffect, useState } from 'preact/hooks';
-import type { CustomKind, CustomResource, Tenant } from '../types';
-import { get, Page, Refused, segment, send, User } from '../http';
+import type { CustomKind, CustomResource } from '../types';
+import { get, Refused, segment, send, User } from '../http';
 import { Age, Dangerous, Empty, Failure, T, Table, useLive } from '../parts/basics';
 import { Editor, Faults, marksOf } from '../parts/editor';
 import { EventTable } from '../parts/events';
+import { TenantChoice, useTenants } from '../parts/tenant';
 import { live, within } from '../live';
 import { to } from '../route';
 import { clean, count, short } from '../text';
@@ -117,40 +118,21 @@ export function Kinds() {
   );
 }
 
-/** Where an object is made: in the user's tenant, or in one that is chosen. */
 export function NewKind({ user }: { user: User }) {
-  const [tenants, setTenants] = useState<string[]>(user.tenant ? [user.tenant] : []);
-  const [tenant, setTenant] = useState(user.tenant);
-  const [error, setError] = useState<unknown>();
-  useEffect(() => {
-    get<Page<Tenant>>('/v1/tenants').then((p) => {
-      const all = p.items.map((t) => t.path).filter((t) => t);
-      setTenants(all);
-      if (!tenant && all.length > 0) setTenant(all[0]);
-    }, setError);
-  }, []);
+  const tenants = useTenants(user);
   return (
     <>
       <p class="path"><a href={to('kinds')}>Custom resources</a></p>
       <h1>New kind</h1>
       <p class="faint">A kind has a JSON Schema, which its resources satisfy. <a href={how + '#schemas'}>What a schema may have</a></p>
-      <Failure of={error} />
-      {tenants.length === 0 && !error && <Empty command="treeline tenant create acme">No tenant exists yet. Kinds belong to one.</Empty>}
-      {tenants.length > 1 && (
-        <label class="filter">
-          Tenant{' '}
-          <select name="tenant" value={tenant} onChange={(e) => setTenant(e.currentTarget.value)}>
-            {tenants.map((t) => <option key={t}>{t}</option>)}
-          </select>
-        </label>
-      )}
+      <TenantChoice of={tenants} what="Kinds" />
       <Document
         value={firstKind}
         label="Kind"
         name="document"
-        readOnly={tenant ? '' : 'There is no tenant.'}
+        readOnly={tenants.chosen ? '' : 'There is no tenant.'}
         save={async ({ kind: _, ...body }) => {
-          const made: CustomKind = await (await send('POST', '/v1/kinds?tenant=' + encodeURIComponent(tenant), { body })).json();
+          const made: CustomKind = await (await send('POST', '/v1/kinds?tenant=' + encodeURIComponent(tenants.chosen), { body })).json();
           location.hash = to('kind', made.id);
         }}
       />
