@@ -73,6 +73,7 @@ const (
 	ReasonVolume        Reason = "volume_unavailable"  // a volume of it cannot be mounted now
 	ReasonVolumeDriver  Reason = "volume_driver"       // the driver of a CSI volume does not answer, or refuses to attach or mount it
 	ReasonNotAdmitted   Reason = "not_admitted"        // its cluster may no longer run services of its tenant
+	ReasonRestored      Reason = "restored"            // of an event: the cluster was restored from a snapshot, or continues after that
 	ReasonOutOfBounds   Reason = "out_of_bounds"       // of an event: values from a cluster or a node were out of range and were refused
 	ReasonCapped        Reason = "capped"              // of an event: values above caps were reported and limited
 	ReasonAccess        Reason = "access"              // of an event: a user reached a workload or volume, or changed something through an API, or was refused

@@ -214,19 +214,24 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
-// RestoreState is the state of a root that was restored from a snapshot. While Held, clusters keep what they run,
-// and get no assignments.
+// RestoreState is the state of a root or a cluster that was restored from a snapshot. While Held, clusters keep what they
+// run and get no assignments, or nodes.
 type RestoreState struct {
 	Held     bool              `json:"held"`
 	Taken    time.Time         `json:"taken,omitzero"`    // the snapshot
 	Restored time.Time         `json:"restored,omitzero"` // when it was restored
 	Unknown  []UnknownInstance `json:"unknown,omitempty"` // they stop when the restore is accepted
 	Silent   []ClusterID       `json:"silent,omitempty"`  // clusters that have not reported yet
+
+	// Of a cluster. It continues by itself when AwaitsRoot is false, and SilentNodes and Unknown are empty.
+	AwaitsRoot  bool     `json:"awaits_root,omitempty"`  // the root has not sent what it wants
+	SilentNodes []NodeID `json:"silent_nodes,omitempty"` // nodes that have not reported yet
 }
 
-// UnknownInstance is an instance that a cluster reports and its root has no record of there.
+// UnknownInstance is an instance that a cluster reports and its root has no record of there, or a node and its cluster.
 type UnknownInstance struct {
 	Cluster  ClusterID  `json:"cluster"`
+	Node     NodeID     `json:"node,omitempty"` // of a cluster's own: one of the nodes that have it
 	Instance InstanceID `json:"instance"`
 }
 

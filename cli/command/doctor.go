@@ -171,6 +171,7 @@ func (c *cli) examine(ctx context.Context) (all []checked) {
 			add(warned("root", "on the cluster's machine: journalctl -u treeline-cluster", "the cluster is not connected to its root"))
 		}
 		all = append(all, checkSnapshots(ctx, a)...)
+		all = append(all, checkRestore(ctx, a)...)
 		return append(all, c.checkNodes(ctx, a, w.Cluster)...)
 	}
 	me, err := a.WhoAmI(ctx)
@@ -180,6 +181,7 @@ func (c *cli) examine(ctx context.Context) (all []checked) {
 	}
 	add(passed("sign-in", "%s (%s)", me.User, strings.Join(me.Roles, ", ")))
 	all = append(all, checkSnapshots(ctx, a)...)
+	all = append(all, checkRestore(ctx, a)...)
 	return append(all, c.checkClusters(ctx, a)...)
 }
 
@@ -275,6 +277,26 @@ func checkSnapshots(ctx context.Context, a *client.Client) []checked {
 		return []checked{passed("snapshots", "the first scheduled one is due at %s", s.Next.Local().Format(time.DateTime))}
 	}
 	return []checked{passed("snapshots", "%s in %s, the last one of %s", output.Plural(len(s.Taken), "scheduled one"), s.To, s.Taken[0].Time.Local().Format(time.DateTime))}
+}
+
+// checkRestore finds a root or cluster that was restored and does not continue yet. Users who may not read it get no check.
+func checkRestore(ctx context.Context, a *client.Client) []checked {
+	var s api.RestoreState
+	if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: "/v1/system/restore"}, &s); err != nil || !s.Held {
+		return nil
+	}
+	waits := []string{output.Plural(len(s.Unknown), "instance") + " without a record"}
+	if s.AwaitsRoot {
+		waits = append(waits, "the root has not sent what it wants")
+	}
+	if n := len(s.Silent); n > 0 {
+		waits = append(waits, output.Plural(n, "silent cluster"))
+	}
+	if n := len(s.SilentNodes); n > 0 {
+		waits = append(waits, output.Plural(n, "silent node"))
+	}
+	return []checked{warned("restore", "treeline snapshot accept shows what stops, and asks",
+		"restored from the snapshot of %s, and changes nothing yet: %s", s.Taken.Local().Format(time.DateTime), strings.Join(waits, ", "))}
 }
 
 func (c *cli) checkClusters(ctx context.Context, a *client.Client) (all []checked) {

@@ -211,11 +211,15 @@ authority identifies the installation: it is the SHA-256 of the public key of it
 func (c *cli) snapshotAcceptCmd() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use: "accept", Short: "Let a restored root manage its clusters again", Args: cobra.NoArgs,
+		Use: "accept", Short: "Let a restored root or cluster continue", Args: cobra.NoArgs,
 		Long: `Let a root that was restored from a snapshot manage its clusters again. Until then clusters
 keep what they run, and get no assignments. Instances that the root has no record of, because
 they were created after the snapshot, are listed; they stop when the restore is accepted. To
-keep their services, apply their SLAs before.`,
+keep their services, apply their SLAs before.
+
+In a context of a cluster's own port, let that cluster continue. It continues by itself once
+its root has sent what it wants, all nodes have reported, and all that they run has a record.
+What it waits for is listed. Without the root, it continues with what it has a record of.`,
 		Example: `  treeline snapshot accept`,
 		RunE: c.run(func(ctx context.Context, _ output.Printer, a *client.Client, _ []string) error {
 			var s api.RestoreState
@@ -223,16 +227,26 @@ keep their services, apply their SLAs before.`,
 				return err
 			}
 			if !s.Held {
-				return fmt.Errorf("the root is not restored from a snapshot, or this was accepted before: %w", api.ErrConflict)
+				return fmt.Errorf("nothing to accept: it is not restored from a snapshot, or it continues already: %w", api.ErrConflict)
 			}
 			for _, u := range s.Unknown {
-				c.say("instance %s in cluster %s has no record and will stop", u.Instance, u.Cluster)
+				where := "in cluster " + string(u.Cluster)
+				if u.Node != "" {
+					where = "on node " + string(u.Node)
+				}
+				c.say("instance %s %s has no record and will stop", u.Instance, where)
+			}
+			for _, n := range s.SilentNodes {
+				c.say("node %s has not reported yet; what it runs is not listed", n)
+			}
+			if s.AwaitsRoot {
+				c.say("the root has not sent what it wants; what it assigned after the snapshot will stop")
 			}
 			for _, at := range s.Silent {
 				c.say("cluster %s has not reported yet; what it runs is not listed", at)
 			}
-			if err := c.confirm(yes, fmt.Sprintf("The root is as of the snapshot of %s. This stops %d instances, and lets the root change what clusters run.",
-				s.Taken.Local().Format("2006-01-02 15:04:05"), len(s.Unknown))); err != nil {
+			if err := c.confirm(yes, fmt.Sprintf("%s is as of the snapshot of %s. This stops %d instances, and lets it change what runs.",
+				c.tier(), s.Taken.Local().Format("2006-01-02 15:04:05"), len(s.Unknown))); err != nil {
 				return err
 			}
 			if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: "/v1/system/restore"}, nil); err != nil {
@@ -244,6 +258,14 @@ keep their services, apply their SLAs before.`,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	return cmd
+}
+
+// tier names what the commands of the context manage.
+func (c *cli) tier() string {
+	if own := c.own(); own != "" {
+		return "Cluster " + string(own)
+	}
+	return "The root"
 }
 
 // inspected is the output of treeline snapshot inspect.

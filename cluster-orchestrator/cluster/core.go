@@ -24,6 +24,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook/routes"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/restored"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/uplink"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/violations"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/volumes"
@@ -105,6 +106,7 @@ type Core struct {
 	uplink     *uplink.Machine
 	scale      *autoscale.Machine
 	volumes    *volumes.Machine
+	restored   *restored.Machine // not nil: the store is restored from a snapshot, and nodes get no desired sets
 
 	// Changes that are passed to the netbook at the end of the step.
 	places    map[routes.Place]bool
@@ -144,6 +146,16 @@ func New(cfg Config) *Core {
 
 func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.fx.Begin(now)
+	if c.restored != nil {
+		err := c.stepHeld(in)
+		if c.restored != nil {
+			c.endHeldStep()
+			eff := c.fx.End()
+			eff.Err = err
+			return eff
+		}
+		in = Tick{}
+	}
 	c.place.Begin()
 	err := in.apply(c)
 	c.route()
@@ -162,9 +174,19 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 }
 
 func (Start) apply(c *Core) error {
+	c.begin()
+	c.start()
+	return nil
+}
+
+func (c *Core) begin() {
 	// The wall clock keeps the number growing if the store was lost.
 	c.fx.Boot = max(c.fx.Boot+1, uint64(max(0, c.fx.Wall.Unix())))
 	c.saveMeta()
+}
+
+// start resumes nodes and instances.
+func (c *Core) start() {
 	c.rescale()
 	c.latency.Start()
 	c.members.Start()
@@ -177,7 +199,6 @@ func (Start) apply(c *Core) error {
 	c.settleIfAllReported()
 	c.networkChanged(c.netbook.Start())
 	c.uplink.Start()
-	return nil
 }
 
 func (Tick) apply(*Core) error { return nil }
@@ -326,6 +347,11 @@ func (c *Core) Restore(docs []store.Doc) error {
 				c.uplink.Restore(m.Gen)
 				c.place.SetLocal(m.Local)
 				c.members.SetScale(m.Scale)
+			}
+		case d.Kind == store.KindRestored:
+			var of store.Restored
+			if err = json.Unmarshal(d.Data, &of); err == nil {
+				c.restored = restored.New(of)
 			}
 		case d.Kind == netbook.DocKind && d.Key == netbook.DocKey:
 			err = c.netbook.Restore(d.Data)

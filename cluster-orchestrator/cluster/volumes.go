@@ -217,7 +217,12 @@ func (c *Core) KeptAttached(id api.VolumeID, to api.NodeID) (again time.Duration
 }
 
 // MoveTasks returns what is to be copied and deleted for moves with volumes.
-func (c *Core) MoveTasks() placement.Tasks { return c.place.Tasks() }
+func (c *Core) MoveTasks() placement.Tasks {
+	if c.restored != nil {
+		return nil // they are as old as the snapshot, and may delete copies that are in use
+	}
+	return c.place.Tasks()
+}
 
 // showVolume passes on where a volume is accessible.
 func (c *Core) showVolume(id api.VolumeID) {

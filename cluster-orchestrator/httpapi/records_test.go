@@ -21,6 +21,7 @@ var elsewhere = map[string]string{
 	"deleteSnapshot": "needs a driver",
 
 	"takeScheduledSnapshot": "needs a schedule",
+	"acceptRestore":         "needs a restored cluster",
 }
 
 // recordsFor returns the records that a person may read, as "<kind> <tenant>/<object> <text>".

@@ -8,6 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/operators"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/records"
@@ -33,6 +34,30 @@ func (a *API) registerSystem() {
 			}
 			return a.opt.Scheduled.Take(ctx)
 		})
+	answer(a, rest.Tag("system").Get("/v1/system/restore", "Get the state after a restore").Named("getRestore").
+		About("After a restore from a snapshot, nodes keep what they run until the root has sent what it wants, all nodes have reported, and all that they run has a record, or until the operator accepts it. Unknown has the instances that stop then. For the cluster's operator."),
+		rights.SystemRead, a.restoreState)
+	act(a, rest.Tag("system").Post("/v1/system/restore", "Accept a restore", 409, 503).Named("acceptRestore").
+		About("Nodes get assignments again, and stop the instances that neither the root nor the cluster has a record of. For the cluster's operator."), rights.SystemWrite, a.acceptRestore)
+}
+
+func (a *API) restoreState(ctx context.Context, p rights.Principal, _ *rest.None) (out api.RestoreState, err error) {
+	if err := operatorOnly(ctx, p, "read the state after a restore"); err != nil {
+		return out, err
+	}
+	err = a.opt.Owner.Read(ctx, func() { out = a.opt.Core.Restored() })
+	return out, err
+}
+
+func (a *API) acceptRestore(ctx context.Context, p rights.Principal, _ *rest.None) error {
+	if err := operatorOnly(ctx, p, "accept the restore"); err != nil {
+		return err
+	}
+	if err := a.opt.Owner.Do(ctx, cluster.AcceptRestored{By: p.User}, nil); err != nil {
+		return err
+	}
+	a.opt.Log.Warn("restore from a snapshot accepted", "by", p.User)
+	return nil
 }
 
 // operatorOnly refuses users of the root.

@@ -54,6 +54,17 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 				t.Errorf("%s takes a scheduled snapshot: got %d %s, want %d", who, got.Code, got.Body, want)
 			}
 		}
+		for who, want := range map[string]int{"own": 200, "named": 200, "admin": 403, "guest": 403, "otto": 403, "nobody": 401} {
+			if got := r.raw(who, "GET", "/v1/system/restore", ""); got.Code != want {
+				t.Errorf("%s reads the state after a restore: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
+			if want == http.StatusOK {
+				want = http.StatusConflict // it is not restored
+			}
+			if got := r.raw(who, "POST", "/v1/system/restore", ""); got.Code != want {
+				t.Errorf("%s accepts a restore: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
+		}
 		for who, want := range c.status {
 			records := len(r.audit.List())
 			got := r.raw(who, "POST", "/v1/system/snapshot", `{"recipients":["`+mine+`"]}`)

@@ -104,5 +104,6 @@ func (o *orchestrator) scrape(ctx context.Context, s *metrics.Scrape) error {
 			up = 1
 		}
 		s.Gauge("treeline_root_up", "Whether the stream from the root is open.", up)
+		metrics.RestoreHeld(s, o.core.Restored().Held)
 	})
 }

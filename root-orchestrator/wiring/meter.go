@@ -53,6 +53,7 @@ func scrape(core *root.Core, s *metrics.Scrape) {
 	for id, n := range core.RefusedValues() {
 		s.Counter("treeline_cluster_values_refused_total", "Values in a cluster's messages that were out of bounds.", float64(n), "cluster", string(id))
 	}
+	metrics.RestoreHeld(s, core.Restored().Held)
 	const netHelp = "Subscriptions of clusters to network resources, by whether they are answered."
 	all, open := core.Interest()
 	for _, name := range []string{"treeline_net_subscriptions", "treeline_net_wants"} { // the latter is the former name

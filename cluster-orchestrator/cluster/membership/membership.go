@@ -238,6 +238,9 @@ func (m *Machine) All() (out []Node) {
 	return out
 }
 
+// IDs returns the ids of all nodes, sorted.
+func (m *Machine) IDs() []api.NodeID { return step.Keys(m.nodes) }
+
 // Digest returns the digest of the node's Info as reported.
 func (m *Machine) Digest(id api.NodeID) api.Digest { return m.nodes[id].digest }
 

@@ -155,6 +155,9 @@ func (m *Machine) Unreported() int { return len(m.gone) }
 // Due sends a report at the end of the step.
 func (m *Machine) Due() { m.due = true }
 
+// IsDue reports whether Due was called since the last report.
+func (m *Machine) IsDue() bool { return m.due }
+
 // The time from a change of Totals to its report.
 const (
 	largeDelay  = 250 * time.Millisecond // for a large change; changes within this time share a report

@@ -51,7 +51,7 @@ func (l *Limiter) Notices(now time.Time, id api.ClusterID, boot uint64, all []wi
 		}
 		e := api.Event{Kind: "cluster", Object: string(id), Cluster: id, Detail: step.Clip(notice.Text)}
 		switch notice.Reason {
-		case api.ReasonNoScheduler, api.ReasonOutOfBounds, api.ReasonCapped, api.ReasonAccess:
+		case api.ReasonNoScheduler, api.ReasonOutOfBounds, api.ReasonCapped, api.ReasonAccess, api.ReasonRestored:
 			e.Reason = notice.Reason
 		}
 		if n.omitted > 1 {
