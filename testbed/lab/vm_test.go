@@ -2,7 +2,9 @@ package lab_test
 
 import (
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -56,7 +58,7 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 	}
 	o.Node(o.First, netlab.Symmetric)
 	cgroup := "/treeline/" + filepath.Base(o.Dir) + "-n1-vm"
-	n1 := o.Site(o.First, netlab.PortRestricted, lab.NodeOptions{Args: []string{"--runtime", "containerd,qemu", "--qemu-cgroup-parent", cgroup}})
+	n1 := o.Site(o.First, netlab.PortRestricted, lab.NodeOptions{Args: []string{"--runtime", "containerd,qemu", "--qemu-cgroup-parent", cgroup, "--bandwidth", "100"}})
 	o.Ready(o.First, 2)
 
 	vm := func(name string, args ...string) api.Microservice {
@@ -67,6 +69,7 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 		return lab.On(m, "c1", "n1")
 	}
 	machine := vm("machine", "serve")
+	machine.BandwidthOut = 4_000 // kbit/s, as in a document
 	machine.Callers = []string{"shop.lab.client.lab"}
 	machine.Health = &api.Health{Readiness: &api.Check{HTTP: &api.HTTPCheck{Port: 8080, Path: "/healthz"}, Interval: 1}}
 	o.Apply(lab.App("shop", lab.On(o.Container("client", 1), "c1", "n0"), lab.On(o.Server("web", 1), "c1", "n0"), machine))
@@ -127,6 +130,28 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 		at := net.JoinHostPort(o.Addresses("shop", "machine").RoundRobin.String(), "8080")
 		if who, err := web.Who(at, 3*time.Second); err == nil {
 			t.Errorf("%s answered a service that is not among its callers", who)
+		}
+	})
+
+	sub(t, o.Lab, "its bandwidth is limited", func(t *testing.T) {
+		at := net.JoinHostPort(o.Addresses("shop", "machine").RoundRobin.String(), "8080")
+		c := http.Client{Transport: &http.Transport{DialContext: client.Dial, DisableKeepAlives: true}, Timeout: time.Minute}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at+"/bulk", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		n, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20))
+		took := time.Since(began)
+		t.Logf("%d bytes in %v", n, took)
+		// 1 MiB is 8.4 Mbit. An emulated machine without a limit sends it in less than a second.
+		if err != nil || n != 1<<20 || took < 1600*time.Millisecond {
+			t.Errorf("with 4 Mbit/s out: %d bytes in %v, %v; want 1 MiB in 1.6 s at least", n, took, err)
 		}
 	})
 

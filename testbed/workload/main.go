@@ -145,6 +145,11 @@ func serve([]string) (int, error) {
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "# TYPE http_requests_total counter\nhttp_requests_total %d\n", requests.Load())
 	})
+	mux.HandleFunc("/bulk", func(w http.ResponseWriter, _ *http.Request) { // 4 MiB, for measuring bandwidth
+		for range 64 {
+			_, _ = w.Write(make([]byte, 64<<10))
+		}
+	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		requests.Add(1)
 		w.Header().Set("Content-Type", "application/json")
