@@ -28,8 +28,10 @@ func (c *cli) logsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "logs APP|SERVICE|INSTANCE…", Short: "Show the output of instances", Args: cobra.MinimumNArgs(1),
 		Long: `Show the output of instances, which their nodes keep. With several instances, each
-line begins with the name of its instance. Times are to the second, and those of lines
-that the workload wrote while the node engine did not run are later.
+line begins with the name of its instance. An instance of a service or application that
+has not started, or that has just been deleted, is named on stderr. Times are to the
+second, and those of lines that the workload wrote while the node engine did not run are
+later.
 
 With -f, an instance is followed until its workload ends. A service or application is
 followed until it is deleted, or until all its instances have ended for good: restarts
@@ -67,7 +69,7 @@ the last two seconds may then be repeated. When the root ends, the command does,
 			if len(found) == 0 {
 				return missing
 			}
-			err = errors.Join(c.logs(ctx, a, found, o), missing)
+			err = errors.Join(c.logs(ctx, a, found, numbered, o), missing)
 			if ctx.Err() != nil && o.Follow {
 				return nil // ended by Ctrl-C
 			}
@@ -104,7 +106,9 @@ func (c *cli) ago(text string) (time.Duration, error) {
 	return d, nil
 }
 
-func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, o client.LogOptions) error {
+// logs prints the logs of the instances. Those without logs are an error if the user has named them,
+// or if none has any.
+func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, named bool, o client.LogOptions) error {
 	if len(found) == 1 {
 		body, err := a.ReadLogs(ctx, found[0].ID, o)
 		if err != nil {
@@ -128,7 +132,9 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		wg.Go(func() {
 			body, err := a.ReadLogs(ctx, i.ID, o)
 			if err != nil {
-				errs[k] = fmt.Errorf("logs of %s: %w", i.ID, err)
+				if errs[k] = err; !strings.Contains(err.Error(), string(i.ID)) {
+					errs[k] = fmt.Errorf("logs of %s: %w", i.ID, err)
+				}
 				return
 			}
 			defer body.Close()
@@ -143,6 +149,20 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		})
 	}
 	wg.Wait()
+	if named {
+		return errors.Join(errs...)
+	}
+	none := 0
+	for k, err := range errs {
+		if errors.Is(err, api.ErrConflict) || errors.Is(err, api.ErrNotFound) { // it has not started, or has been deleted
+			none++
+			errs[k] = nil
+			c.say("%v", err)
+		}
+	}
+	if none == len(found) {
+		return fmt.Errorf("none of %d instances has logs: %w", none, api.ErrConflict)
+	}
 	return errors.Join(errs...)
 }
 

@@ -49,3 +49,38 @@ func TestFollowedLogsSayThatTheTokenExpired(t *testing.T) {
 		}
 	}
 }
+
+// An instance that is deleted between the list and the request for its logs is not a failure of the
+// logs of its service. It is one if the user has named it, or if no instance has logs.
+func TestLogsOfAServiceNameInstancesWithoutLogs(t *testing.T) {
+	gone := "1"
+	r := canned(t, func(w http.ResponseWriter, req *http.Request) {
+		path, logs := strings.CutSuffix(req.URL.Path, "/logs")
+		number := path[len(path)-1:]
+		switch {
+		case !logs:
+			var all []api.Instance
+			for n := range 2 {
+				all = append(all, api.Instance{ID: api.ServiceID("acme/shop.prod.web.v1").Instance(n), Service: "acme/shop.prod.web.v1", Number: n, Cluster: "munich", State: api.Running})
+			}
+			say(t, w, api.Page[api.Instance]{Items: all})
+		case strings.Contains(gone, number):
+			w.WriteHeader(http.StatusConflict)
+			say(t, w, api.Problem{Status: http.StatusConflict, Code: "conflict", Detail: "logs of acme/shop.prod.web.v1#" + number + ": it is terminated"})
+		default:
+			_, _ = w.Write([]byte("line 1\n"))
+		}
+	})
+	out, said, code := r.run("", "logs", "shop/web")
+	if code != 0 || !strings.HasSuffix(out, "#0 | line 1\n") || strings.Count(said, "logs of acme/shop.prod.web.v1#1: it is terminated") != 1 {
+		t.Errorf("of the service: exit %d, prints %q, says %s", code, out, said)
+	}
+	out, said, code = r.run("", "logs", "shop/web#0", "shop/web#1")
+	if code == 0 || !strings.HasSuffix(out, "#0 | line 1\n") || !strings.Contains(said, "it is terminated") {
+		t.Errorf("of named instances: exit %d, prints %q, says %s", code, out, said)
+	}
+	gone = "01"
+	if out, said, code = r.run("", "logs", "shop/web"); code == 0 || !strings.Contains(said, "none of 2 instances has logs") {
+		t.Errorf("of a service without logs: exit %d, prints %q, says %s", code, out, said)
+	}
+}
