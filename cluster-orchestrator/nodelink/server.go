@@ -47,10 +47,12 @@ type ServerOptions struct {
 	AttachVolume func(context.Context, api.NodeID, wire.WantVolume) (wire.VolumeAttached, error)
 	DetachVolume func(context.Context, api.NodeID, wire.WantVolume) error
 
-	MQTT    string           // the broker's URL for nodes; empty: this port
-	Brokers []string         // see wire.Desired.Brokers
-	Now     func() time.Time // default time.Now
-	Log     *slog.Logger     // default slog.Default
+	MQTT    string   // the broker's URL for nodes; empty: this port
+	Brokers []string // see wire.Desired.Brokers
+	// Replicas are the URLs of all replicas of the cluster; nil: it has none.
+	Replicas []string
+	Now      func() time.Time // default time.Now
+	Log      *slog.Logger     // default slog.Default
 }
 
 // Server serves nodes over HTTP: joins, renewals, purges, configs and secrets, and streams.
@@ -138,7 +140,7 @@ func (d *Server) sign(csr []byte, n api.NodeID) (wire.NodeJoined, error) {
 	if err != nil {
 		return wire.NodeJoined{}, err
 	}
-	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT}, nil
+	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT, Replicas: d.opt.Replicas}, nil
 }
 
 // nameFor returns a name for a node: the host's name and a random suffix.

@@ -53,6 +53,9 @@ func (c Credentials) Keys() jwt.PublicKeys {
 	return keys
 }
 
+// Files returns the names of the files that Save writes.
+func Files() []string { return []string{pairFile, metaFile} }
+
 // Load reads the credentials in dir. It returns ErrNotFound if the cluster has not joined.
 func Load(dir *os.Root) (c Credentials, err error) {
 	c.Pair, err = enrol.Load(dir, pairFile, metaFile, &c)

@@ -26,6 +26,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/standby"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/rom"
@@ -47,7 +48,12 @@ type Config struct {
 
 	Store    daemon.Secret `yaml:"store" usage:"mongodb://… keeps documents there; empty: a file in data"`
 	NewStore bool          `yaml:"new_store" usage:"start with an empty store although the keys in data were used with another store, whose content is then lost. For one start"`
-	Broker   BrokerConfig  `yaml:"broker"`
+
+	Replica      bool          `yaml:"replica" usage:"share store with other replicas of this cluster, which needs an external broker: one is active at a time, and the others take over when it stops. Each needs the keys of the first one in data"`
+	Replicas     []string      `yaml:"replicas" usage:"with replica: https://host:port of all replicas of this cluster, this one included, at most 8. Nodes learn them and use another one when the active one is gone"`
+	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
+
+	Broker BrokerConfig `yaml:"broker"`
 
 	Network NetworkConfig `yaml:"network"`
 
@@ -172,6 +178,12 @@ func (c Config) Validate() error {
 	if err := cmp.Or(daemon.CheckListen(c.Listen), daemon.CheckStore(c.Store), c.Broker.validate(), c.validatePlacement()); err != nil {
 		return err
 	}
+	if err := c.replicas().Validate(); err != nil {
+		return err
+	}
+	if c.Replica && (c.Broker.URL == "" || slices.Contains(c.Broker.known(), wire.EmbeddedBroker)) {
+		return daemon.Invalid("replica", "needs an external broker: the embedded one ends with the active replica. Set broker.url to mqtts://host:port of a broker that all replicas and nodes reach")
+	}
 	if c.OakestraListen != "" {
 		if err := daemon.CheckListen(c.OakestraListen); err != nil {
 			return err
@@ -229,6 +241,10 @@ func (c Config) Validate() error {
 		return daemon.Invalid("operator_token", "has %d characters, want at least %d", len(t), minOperatorToken)
 	}
 	return nil
+}
+
+func (c Config) replicas() standby.Config {
+	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease}
 }
 
 func (b BrokerConfig) validate() error {

@@ -25,6 +25,7 @@ type nodes struct {
 	tokens  *jointoken.Store
 	link    *nodelink.Link
 	streams streams.Registry
+	replica string // the URL of this replica, at which nodes dial out streams; empty: the cluster has none
 
 	disconnect func(api.NodeID) // ends the node's connections to the embedded broker
 }
@@ -59,6 +60,7 @@ func ask[S any](n *nodes, id api.NodeID, r wire.StreamRequest, open func(*stream
 	if err != nil {
 		return stream, err
 	}
+	r.Replica = n.replica
 	r.ID, r.Token = wait.ID(), "" // nodes must not get credentials of users
 	n.link.Stream(id, r)
 	if stream, err = open(wait); err != nil {

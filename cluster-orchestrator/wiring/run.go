@@ -52,6 +52,7 @@ import (
 	record "github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
+	"github.com/treeline-edge/treeline/internal/standby"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -75,6 +76,7 @@ type orchestrator struct {
 	cfg        Config
 	log        *slog.Logger
 	id         *identities
+	replica    *standby.Replica // nil: the cluster has no replicas
 	core       *cluster.Core
 	loop       *loop.Loop[cluster.Input]
 	tracer     *tracing.Tracer // nil: no spans are exported
@@ -87,6 +89,7 @@ type orchestrator struct {
 	api        *httpapi.API
 	snapshots  *schedule.Runner
 	root       *rootlink.Link
+	roots      *replicas.Addresses
 	client     *http.Client // of the root
 	port       *gate.Gate
 	http       http.Handler
@@ -110,18 +113,39 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	defer dir.Close()
+	o := &orchestrator{cfg: cfg, log: log}
+	if cfg.Replica {
+		if o.replica, err = openReplica(ctx, cfg, dir, log); err != nil {
+			return err
+		}
+		defer o.replica.Close()
+	}
 	creds, err := join(ctx, cfg, dir, daemon.Version(), log)
 	if err != nil {
 		return err
 	}
 	log = log.With("cluster", creds.Info.ID)
-	opened, err := openStore(ctx, cfg, dir, creds.Info.ID)
-	if err != nil {
-		return err
+	o.log = log
+	var ln net.Listener
+	var st *view.Store
+	var docs []store.Doc
+	if o.replica != nil {
+		if ln, err = o.awaitActive(ctx, dir, creds); err != nil {
+			return err
+		}
+		defer ln.Close()
+		creds = o.id.credentials()
+		st = view.New(o.replica.Store())
+		docs, err = o.replica.MoveIn(ctx, st)
+	} else {
+		var opened store.Store
+		if opened, err = openStore(ctx, cfg, dir, creds.Info.ID); err != nil {
+			return err
+		}
+		defer opened.Close()
+		st = view.New(opened)
+		docs, err = store.Load(ctx, st)
 	}
-	defer opened.Close()
-	st := view.New(opened)
-	docs, err := store.Load(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -131,17 +155,16 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	ln, err := freeport.Listen(cfg.Listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+	if ln == nil {
+		if ln, err = freeport.Listen(cfg.Listen); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		defer ln.Close()
+		if err := o.openIdentity(dir, creds, ln.Addr()); err != nil {
+			return err
+		}
 	}
-	defer ln.Close()
-	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
-
-	o := &orchestrator{cfg: cfg, log: log}
-	if o.id, err = openIdentity(cfg, dir, creds, names, log); err != nil {
-		return err
-	}
+	external, _ := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
 	if err := o.build(ctx, st, docs, ln.Addr(), external); err != nil {
 		return err
 	}
@@ -161,13 +184,14 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: o.loop.Run},
+		daemon.Part{Name: "replica", Run: o.replica.Hold},
 		daemon.Part{Name: "certificate", Run: o.id.keeper.Run},
 		daemon.Part{Name: "authority", Run: o.id.upper.Run},
 		daemon.Part{Name: "broker", Run: runBroker},
 		daemon.Part{Name: "relay", Run: runRelay},
 		daemon.Part{Name: "scheduler", Run: o.sched.Run},
 		daemon.Part{Name: "prometheus", Run: runPrometheus},
-		daemon.Part{Name: "keys", Run: func(ctx context.Context) error { return o.id.followKeys(ctx, o.client) }},
+		daemon.Part{Name: "keys", Run: o.followKeys},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, o.sweep)},
 		// After a burst, such as a thousand joins, the Go runtime keeps most of the freed memory.
 		// One collection per minute costs less than a thousandth of a core.
@@ -184,7 +208,7 @@ func openStore(ctx context.Context, cfg Config, dir *os.Root, id api.ClusterID) 
 		if err := stale(); err != nil {
 			return nil, err
 		}
-		return mongo.Open(ctx, uri, "cluster-"+string(id))
+		return mongo.Open(ctx, uri, roleOf(id))
 	}
 	return embedded.OpenWith(filepath.Join(cfg.Data, storeFile), stale)
 }
@@ -242,7 +266,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		return err
 	}
 	o.nodes = &nodes{
-		members: members, tokens: tokens, disconnect: func(api.NodeID) {},
+		members: members, tokens: tokens, disconnect: func(api.NodeID) {}, replica: o.replica.URL(),
 		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
 	}
 	o.mover = mover.New(mover.Options{Nodes: o.nodes, Log: o.log, Deliver: func(ctx context.Context, r moves.Result) error {
@@ -253,7 +277,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	}
 	serve := nodelink.ServerOptions{
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
-		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Log: o.log,
+		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Replicas: o.cfg.Replicas, Log: o.log,
 	}
 	records, err := audit.New(ctx, audit.Options{
 		Cluster: o.id.info().ID, Store: st, Loaded: docs,
@@ -263,8 +287,12 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		return err
 	}
 	o.programs = installer.NewServer(installer.Open(installer.Options{Dir: o.cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Node, external, o.log)
+	var position func() uint64
+	if o.replica != nil {
+		position = o.replica.Store().Position
+	}
 	snapshots := snapshot.NewTaker(snapshot.Options{
-		Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
+		Position: position, Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
 		All: st.All, Keys: &o.id.saving,
 	})
 	o.snapshots, err = schedule.New(schedule.Options{
@@ -289,21 +317,14 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
 	}
 	o.server, o.api = nodelink.NewServer(serve), httpapi.New(people)
-	creds := o.id.credentials()
-	roots := replicas.New(append([]string{creds.URL}, o.cfg.Root...)...)
-	roots.Learn(creds.Replicas)
-	o.client = rootlink.Client(o.id.verifier, o.id.keeper.GetClientCertificate, roots)
-	if err := o.id.openUpper(o.client); err != nil {
-		return err
-	}
 	o.root = rootlink.New(rootlink.Options{
-		Roots: roots, Client: o.client, Traces: o.traces, Held: o.held, Post: o.loop.Post, Deliver: deliver,
+		Roots: o.roots, Client: o.client, Traces: o.traces, Held: o.held, Post: o.loop.Post, Deliver: deliver,
 		Logs: o.api.LogsFromRoot, Access: o.api.AccessFromRoot, API: o.api.FromRoot, Log: o.log,
 		Revoked: func(r wire.Revocations) {
 			o.id.revoked.Apply(time.Now(), r)
 			o.api.Recheck()
 		},
-		Learned: func(urls []string) { o.id.learn(roots, urls) },
+		Learned: func(urls []string) { o.id.learn(o.roots, urls) },
 	})
 	if o.values, err = values.New(values.Options{Store: st, Loaded: docs, Sealer: o.id.sealer, Fetch: o.root.Value, Log: o.log}); err != nil {
 		return err
@@ -311,24 +332,20 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	o.registerMetrics(reg)
 	var health daemon.Health
 	health.RequireLoop(o.loop)
+	o.replica.RequireActive(&health)
 	health.Watch("root", func(context.Context) error { return o.root.Up() })
 	o.http = o.route(health.Handler(o.api.Guard(metrics.Handler(reg))))
 	return nil
 }
 
 func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
-	if o.cfg.Broker.external() {
-		if o.outer, err = o.id.brokerKeeper(o.cfg.Broker); err != nil {
-			return err
-		}
-	}
 	if at := o.cfg.Broker.URL; at != "" {
 		addr, err := brokerAddr(at)
 		if err != nil {
 			return err
 		}
 		conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), o.id.keeper.GetClientCertificate)
-		o.bus, err = mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Log: o.log})
+		o.bus, err = mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Fenced: o.replica.Fenced, Log: o.log})
 		return err
 	}
 	o.broker, err = broker.New(broker.Options{Identify: members.Node, MaxClients: o.cfg.MaxNodes, Log: o.log})
@@ -399,6 +416,7 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 				o.noteRelays(d)
 			}
 			if d, ok := e.Msg.(wire.Desired); ok {
+				d.Replicas = o.cfg.Replicas
 				e.Msg = o.traces.Sent(d, tracing.OfPlacement, "choose node", func(a wire.Assignment) map[string]string {
 					return map[string]string{
 						"treeline.cluster": string(o.id.info().ID), "treeline.instance": string(a.Instance), "treeline.node": strings.TrimPrefix(string(e.To), "node/"),
@@ -490,7 +508,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 			if err := ready(); err != nil {
 				return err
 			}
-			return daemon.Serve(ctx, o.port, o.http, nil)
+			return daemon.Serve(ctx, o.port, o.served(), nil)
 		}},
 	)
 }

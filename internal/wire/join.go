@@ -37,6 +37,8 @@ type NodeJoined struct {
 	Cluster api.ClusterID `json:"cluster"`
 	Chain   string        `json:"chain"`          // PEM: the node's certificate, the cluster's CA, the root's
 	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's port with ALPN "mqtt"
+	// Replicas are the URLs of all replicas of the cluster, at most 8; empty: the cluster has none.
+	Replicas []string `json:"replicas,omitempty"`
 }
 
 // NodeBrokers answers POST /v1/node/brokers: the addresses in Desired.Brokers.

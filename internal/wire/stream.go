@@ -27,6 +27,9 @@ type StreamRequest struct {
 	Exec     *api.Exec      `json:"exec,omitempty"`  // of kind "exec"; of kind "attach" with input or terminal, without Args
 	Lines    *LogLines      `json:"lines,omitempty"` // of kind "loglines"
 	Copy     *VolumeCopy    `json:"copy,omitempty"`  // of kinds StreamSendVolume and StreamReceiveVolume
+	// Replica is the URL of the replica of the cluster that waits for the stream, for a node. Empty: the
+	// cluster has none.
+	Replica string `json:"replica,omitempty"`
 	// For identifies the tenant and, by a digest, the user of the stream, for fair shares at
 	// lower tiers. It is not a credential. Empty: unknown.
 	For string `json:"for,omitempty"`

@@ -85,6 +85,9 @@ type Desired struct {
 	// Brokers are the current and future addresses of the cluster's broker, for a node, in the
 	// order in which to try them. Empty: as before.
 	Brokers []string `json:"brokers,omitempty"`
+	// Replicas are the URLs of all replicas of a node's cluster, at most 8. Empty: as before. They are no
+	// part of the state: adapters add and remove them.
+	Replicas []string `json:"replicas,omitempty"`
 	// Purge means that the operator removes the node with its data. The node first stops all
 	// workloads, then asks its cluster over HTTPS with its certificate whether to delete its data
 	// (NodePurge).

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
@@ -28,16 +29,37 @@ const (
 
 // Cluster is a client of the cluster's HTTP API for nodes.
 type Cluster struct {
-	HTTP *http.Client // with the node's certificate
+	HTTP *http.Client // with the node's certificate; it sends requests to the active replica
 	URL  string       // https://host:port
+
+	replicas *replicas.Addresses
 }
 
-// NewCluster returns a client that authenticates with the certificate that own returns.
-func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *Cluster {
+// takeover is how long requests wait for a replica of the cluster to become active.
+const takeover = 8 * time.Second
+
+// NewCluster returns a client that authenticates with the certificate that own returns. further are URLs
+// of the cluster besides those in the credentials.
+func NewCluster(v *trust.Verifier, c Credentials, own func(*tls.CertificateRequestInfo) (*tls.Certificate, error), further ...string) *Cluster {
 	// Without an answer streams end, and with them the processes of users. There are no pings while
 	// there is no stream, because the connection is closed then.
 	pings := &http.HTTP2Config{SendPingTimeout: 20 * time.Second, PingTimeout: 15 * time.Second}
-	return &Cluster{HTTP: keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, pings), URL: c.URL}
+	all := replicas.New(append([]string{c.URL}, further...)...)
+	all.Learn(c.Replicas)
+	client := keeper.Client(v, identity.OfCluster(c.Cluster), own, idleTimeout, pings)
+	client.Transport = all.Transport(client.Transport, takeover)
+	return &Cluster{HTTP: client, URL: c.URL, replicas: all}
+}
+
+// Learn replaces the URLs of the cluster's replicas with those that the cluster itself has sent, and reports
+// whether they changed.
+func (c *Cluster) Learn(urls []string) bool { return c.replicas.Learn(urls) }
+
+// prefer makes a replica the first one to which requests are sent.
+func (c *Cluster) prefer(replica string) {
+	for _, u := range replicas.Clean([]string{replica}) {
+		c.replicas.Prefer(u)
+	}
 }
 
 func (c *Cluster) post(ctx context.Context, path string, in, out any) error {

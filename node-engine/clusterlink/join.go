@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -28,6 +29,8 @@ type Credentials struct {
 	Cluster api.ClusterID `json:"cluster"`
 	URL     string        `json:"url"`            // of the cluster: https://host:port
 	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
+	// Replicas are the URLs of all replicas of the cluster, as the cluster has told.
+	Replicas []string `json:"replicas,omitempty"`
 	// Token is the id of the join token that was used last. A different id in the
 	// configuration is a new token. Empty: unknown.
 	Token string  `json:"token,omitempty"`
@@ -50,12 +53,14 @@ func Joined(dir *os.Root) bool {
 func SavePair(dir *os.Root, p ca.Pair) error { return ca.SavePair(dir, pairFile, p) }
 
 // Join joins the token's cluster and stores the credentials in dir. If info.ID is empty, the
-// cluster chooses the id. Join may be repeated, see enrol.Open.
-func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Credentials, error) {
+// cluster chooses the id. Join may be repeated, see enrol.Open. further are URLs of the cluster besides
+// that in the token.
+func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo, further ...string) (Credentials, error) {
 	client, err := enrol.Open(dir, line, jointoken.ForNode)
 	if err != nil {
 		return Credentials{}, err
 	}
+	client.Further = further
 	c, err := join(ctx, line, client, info)
 	if err != nil {
 		return Credentials{}, err
@@ -69,7 +74,7 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.NodeInfo) (Cr
 // Rejoin joins the same cluster again with the node's key and name, for a token that has a
 // new address or after the cluster removed the node. On an error it returns had, and the
 // stored credentials stay as they are.
-func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo) (Credentials, error) {
+func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, info api.NodeInfo, further ...string) (Credentials, error) {
 	t, err := jointoken.Parse(line)
 	if err == nil {
 		err = had.CheckToken(t)
@@ -81,7 +86,7 @@ func Rejoin(ctx context.Context, dir *os.Root, had Credentials, line string, inf
 	if err != nil {
 		return had, err
 	}
-	info.ID = had.ID
+	info.ID, client.Further = had.ID, further
 	c, err := join(ctx, line, client, info)
 	if err == nil {
 		err = c.save(dir)
@@ -106,6 +111,12 @@ func (c *Credentials) CheckToken(t jointoken.Token) error {
 	return nil
 }
 
+// SaveReplicas stores the URLs of the cluster's replicas.
+func (c *Credentials) SaveReplicas(dir *os.Root, urls []string) error {
+	c.Replicas = replicas.Clean(urls)
+	return enrol.SaveMeta(dir, metaFile, c)
+}
+
 // SaveTokenID stores the id of the token with which the node joined.
 func (c *Credentials) SaveTokenID(dir *os.Root, token string) error {
 	c.Token = token
@@ -122,6 +133,7 @@ func join(ctx context.Context, line string, client enrol.Client, info api.NodeIn
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
 	c.ID, c.Cluster, c.URL, c.MQTT, c.Token = joined.ID, t.Cluster, t.URL, joined.MQTT, t.ID()
+	c.Replicas = replicas.Clean(joined.Replicas)
 	return c, nil
 }
 

@@ -47,6 +47,8 @@ type Options struct {
 	Net           Net // nil: the node has no netmanager
 	// Metrics returns the engine's metrics, as text of Prometheus.
 	Metrics func(context.Context) (io.ReadCloser, error)
+	// Learned is called with the URLs of the cluster's replicas; nil: the cluster has none.
+	Learned func([]string)
 	Traces  *tracing.Relay // of placements; nil: none is followed
 	// Usage measures what the machine and its workloads use; nil: the node does not measure it.
 	Usage func(context.Context) (wire.NodeSample, error)
@@ -115,6 +117,10 @@ func (l *Link) Run(ctx context.Context) error {
 		l.wg.Wait()
 	}()
 	desired := decoded(l, func(d wire.Desired) {
+		if len(d.Replicas) > 0 && l.opt.Learned != nil {
+			l.opt.Learned(d.Replicas)
+		}
+		d.Replicas = nil
 		l.opt.Post(node.Desired{Desired: l.opt.Traces.Received(d, tracing.OfPlacementHere)})
 	})
 	leaves := map[topic.Leaf]func(bus.Message){

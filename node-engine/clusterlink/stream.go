@@ -57,6 +57,9 @@ func (l *Link) dial(ctx context.Context, req wire.StreamRequest, refused error) 
 	if refused != nil {
 		refused = fmt.Errorf("node: %w", refused)
 	}
+	if req.Replica != "" { // a stream cannot be sent again to another one
+		l.opt.Cluster.prefer(req.Replica)
+	}
 	base := l.opt.Cluster.URL + "/v1/node/streams"
 	if req.Duplex() && l.opt.Access != nil {
 		return streams.DialDuplex(ctx, l.opt.Cluster.HTTP, base, req.ID, func(ctx context.Context) (streams.Serve, error) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/replicas"
 	csidriver "github.com/treeline-edge/treeline/internal/csi"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
@@ -27,7 +28,10 @@ import (
 type Config struct {
 	Data  string        `yaml:"data" usage:"directory for credentials and for the store"`
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
-	Name  string        `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
+	// Cluster has further addresses of the cluster.
+	Cluster []string `yaml:"cluster" usage:"https://host:port of replicas of the cluster, which are used besides the address in the join token and those that the cluster tells"`
+
+	Name string `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
 
 	Runtime    string             `yaml:"runtime" usage:"auto, or one or several of containerd, process and qemu, separated by commas (containerd,qemu); auto is containerd if its socket exists when the node joins, else process, and does not change later; a runtime can be added later, and removed when the node is drained"`
 	Containerd containerd.Options `yaml:"containerd"`
@@ -91,6 +95,8 @@ func (c Config) Validate() error {
 		return daemon.Invalid("data", "no directory is given")
 	case c.Name != "" && !api.ValidMachineName(c.Name):
 		return daemon.Invalid("name", "%q is no DNS label in lower case", c.Name)
+	case !slices.Equal(replicas.Clean(c.Cluster), c.Cluster):
+		return daemon.Invalid("cluster", "%q: want at most %d URLs https://host:port, each once, without a path", c.Cluster, replicas.Max)
 	case !slices.Contains([]string{api.NetworkOverlay, api.NetworkHost, api.NetworkNone}, c.network()):
 		return daemon.Invalid("containerd.network", "%q, want overlay, none or host", c.Containerd.Network)
 	case c.Containerd.Network == api.NetworkOverlay && c.Netmanager.Socket == "":

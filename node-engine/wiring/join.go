@@ -27,7 +27,7 @@ func credentials(ctx context.Context, cfg Config, dir *os.Root, info api.NodeInf
 	case line == "":
 		return creds, fmt.Errorf("this machine has not joined a cluster: run node-engine join --token-file FILE (the cluster's operator makes a token with treeline token create --node): %w", err)
 	}
-	creds, err = enrol.Retry(ctx, log, func() (clusterlink.Credentials, error) { return clusterlink.Join(ctx, dir, line, info) })
+	creds, err = enrol.Retry(ctx, log, func() (clusterlink.Credentials, error) { return clusterlink.Join(ctx, dir, line, info, cfg.Cluster...) })
 	if err == nil {
 		log.Info("joined", "cluster", creds.Cluster, "node", creds.ID)
 	}
@@ -57,7 +57,7 @@ func rejoin(ctx context.Context, cfg Config, dir *os.Root, had clusterlink.Crede
 	}
 	ctx, cancel := context.WithTimeout(ctx, rejoinTimeout)
 	defer cancel()
-	now, err := clusterlink.Rejoin(ctx, dir, had, cfg.Token.Reveal(), info)
+	now, err := clusterlink.Rejoin(ctx, dir, had, cfg.Token.Reveal(), info, cfg.Cluster...)
 	if err != nil {
 		log.Error("joining again with the new token failed; the node keeps its credentials", "err", err,
 			"fix", "remove the token from the configuration, or make another: treeline token create --node")

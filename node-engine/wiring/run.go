@@ -188,7 +188,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		DeleteVolume: e.deleteVolume,
 		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
-		Access: e.volumeStreams(rt, provided, access.New(reach).Open), Metrics: e.openMetrics,
+		Access: e.volumeStreams(rt, provided, access.New(reach).Open), Metrics: e.openMetrics, Learned: e.learn,
 		DiscardVolume: e.discardVolume, Traces: traces, Usage: usage.NewSampler(rt, log).Sample,
 	}
 	if lines, ok := rt.(runtime.LogReader); ok {
@@ -330,7 +330,7 @@ func (e *engine) connect() (err error) {
 	v := trust.New(e.creds.Pair.Root())
 	e.cluster = clusterlink.NewCluster(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return e.keeper.GetClientCertificate(r)
-	})
+	}, e.cfg.Cluster...)
 	e.keeper, err = keeper.New(keeper.Options{
 		Pair: e.creds.Pair, Log: e.log, Renew: e.cluster.Renew,
 		Save: func(p ca.Pair) error { return clusterlink.SavePair(e.dir, p) },
@@ -347,6 +347,18 @@ func (e *engine) connect() (err error) {
 		Will: clusterlink.Will(e.creds.ID), Log: e.log, MaxBackoff: maxBackoff,
 	})
 	return err
+}
+
+// learn stores the URLs of the cluster's replicas. The link calls it from one goroutine.
+func (e *engine) learn(urls []string) {
+	if !e.cluster.Learn(urls) {
+		return
+	}
+	e.log.Info("replicas of the cluster changed", "urls", urls)
+	creds := e.creds
+	if err := creds.SaveReplicas(e.dir, urls); err != nil {
+		e.log.Warn("the URLs of the cluster's replicas are not saved", "err", err)
+	}
 }
 
 // maxBackoff is the longest pause before the node dials its cluster again. A cluster that was away

@@ -8,14 +8,13 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
-	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/snapshot"
+	"github.com/treeline-edge/treeline/internal/standby"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
@@ -121,13 +120,7 @@ func (c Config) Validate() error {
 	if err := daemon.CheckStore(c.Store); err != nil {
 		return err
 	}
-	if c.Replica && c.Store == "" {
-		return daemon.Invalid("replica", "needs store: the file in data cannot be shared with other processes")
-	}
-	if c.ReplicaLease != 0 && (!c.Replica || c.ReplicaLease < time.Second || c.ReplicaLease > time.Minute) {
-		return daemon.Invalid("replica_lease", "%s, want 1s to 1m0s, and only with replica", c.ReplicaLease)
-	}
-	if err := c.checkReplicas(); err != nil {
+	if err := c.replicas().Validate(); err != nil {
 		return err
 	}
 	ranges, err := c.Network.ranges()
@@ -169,17 +162,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-func (c Config) checkReplicas() error {
-	if len(c.Replicas) > 0 && !c.Replica {
-		return daemon.Invalid("replicas", "needs replica: true")
-	}
-	if len(c.Replicas) > replicas.Max {
-		return daemon.Invalid("replicas", "has %d URLs, want at most %d", len(c.Replicas), replicas.Max)
-	}
-	if good := replicas.Clean(c.Replicas); !slices.Equal(good, c.Replicas) {
-		return daemon.Invalid("replicas", "%q: each must be https://host:port, once, without a path", c.Replicas)
-	}
-	return nil
+func (c Config) replicas() standby.Config {
+	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease}
 }
 
 func (c Config) webhookNetworks() []netip.Prefix {

@@ -20,18 +20,21 @@ import (
 	"github.com/treeline-edge/treeline/internal/daemon/metrics"
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/gate"
+	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/installer"
 	"github.com/treeline-edge/treeline/internal/loop"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
+	"github.com/treeline-edge/treeline/internal/standby"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/embedded"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
-	"github.com/treeline-edge/treeline/internal/store/shared"
 	"github.com/treeline-edge/treeline/internal/store/view"
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -39,7 +42,6 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/oakestra"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
-	"github.com/treeline-edge/treeline/root-orchestrator/standby"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -66,17 +68,24 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	defer dir.Close()
 	var ln net.Listener
-	var rep *replica
+	var rep *standby.Replica
 	var st *view.Store
 	var loaded []store.Doc
 	var position func() uint64
 	if cfg.Replica {
-		if rep, ln, err = becomeActive(ctx, cfg, dir, log); err != nil {
+		rep, err = standby.Open(ctx, standby.Options{
+			Config: cfg.replicas(), Self: identity.OfRoot(), Role: cfg.Role, Listen: cfg.Listen, Names: cfg.Names,
+			Dir: dir, AddressFile: AddressFile, Keys: []string{authorityFile, ringFile, valuesKeyFile}, Log: log,
+		})
+		if err != nil {
 			return err
 		}
-		defer rep.close()
-		st, position = view.New(rep.store), rep.store.Position
-		loaded, err = moveIn(ctx, cfg, st, log)
+		defer rep.Close()
+		if ln, err = awaitActive(ctx, cfg, dir, rep, log); err != nil {
+			return err
+		}
+		st, position = view.New(rep.Store()), rep.Store().Position
+		loaded, err = rep.MoveIn(ctx, st)
 	} else {
 		var opened store.Store
 		if opened, err = openStore(ctx, cfg, dir); err != nil {
@@ -167,14 +176,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	registerMetrics(reg, core, l, link)
 	var health daemon.Health
 	health.RequireLoop(l)
-	if rep != nil {
-		health.Require("role active", func(context.Context) error {
-			if !rep.store.Active() {
-				return shared.ErrLeaseLost
-			}
-			return nil
-		})
-	}
+	rep.RequireActive(&health)
 
 	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
 		return err
@@ -194,8 +196,8 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		}
 		log.Info("root serves", "address", reach.Local(ln.Addr()), "url", external, "data", cfg.Data)
 		daemon.NotifyReady(log)
-		people := rep.guard(web.Handler())
-		handler := route(programs, dashboard.Handler(dashboard.Root, people), countBytes(reg, rep.guard(link.Handler())), health.Handler(web.Guard(metrics.Handler(reg))))
+		people := rep.Guard(web.Handler())
+		handler := route(programs, dashboard.Handler(dashboard.Root, people), countBytes(reg, rep.Guard(link.Handler())), health.Handler(web.Guard(metrics.Handler(reg))))
 		var plain func(context.Context) error
 		if cfg.OakestraCompat {
 			compat := oakestra.New(oakestra.Options{Native: people, DoubleJSON: cfg.OakestraDoubleJSON, Log: log})
@@ -203,7 +205,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			plain = servePlain(cfg, dir, compat, log)
 		}
 		if rep != nil {
-			handler = standby.Accept(id.verifier, handler)
+			handler = standby.Accept(id.verifier, identity.OfRoot(), handler)
 		}
 		return daemon.RunAll(ctx,
 			daemon.Part{Name: "oakestra", Run: plain},
@@ -214,7 +216,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	return daemon.RunAll(ctx,
 		daemon.Part{Name: "core", Run: l.Run},
-		daemon.Part{Name: "replica", Run: rep.hold},
+		daemon.Part{Name: "replica", Run: rep.Hold},
 		daemon.Part{Name: "certificate", Run: id.keeper.Run},
 		daemon.Part{Name: "scheduler", Run: asker.Run},
 		daemon.Part{Name: "server", Run: serve},
@@ -227,6 +229,29 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 			}
 		})},
 	)
+}
+
+// awaitActive creates the keys if this is the first replica, and waits until it is active.
+func awaitActive(ctx context.Context, cfg Config, dir *os.Root, rep *standby.Replica, log *slog.Logger) (net.Listener, error) {
+	if _, err := openRing(dir, false, log); err != nil {
+		return nil, err
+	}
+	if _, err := seal.KeyFile(dir, valuesKeyFile, false); err != nil {
+		return nil, err
+	}
+	authority, err := openAuthority(dir, false)
+	if err != nil {
+		return nil, err
+	}
+	_, names := reach.Of(rep.Addr(), cfg.URL, cfg.Names)
+	keeper, err := openKeeper(authority, names, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := ca.WriteFile(dir, CAFile, rootPEM(authority), 0o644); err != nil {
+		return nil, err
+	}
+	return rep.Await(ctx, standby.Serving{Verifier: trust.New(authority.Root()), Keeper: keeper})
 }
 
 // openStore opens the store, and removes the address of an earlier process once no other process

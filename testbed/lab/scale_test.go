@@ -1,8 +1,11 @@
 package lab_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -45,6 +48,15 @@ func TestScaleToZero(t *testing.T) {
 	counted := w.Server("counted", 1)
 	counted.Replicas, counted.Scale = nil, &api.Scale{Max: 2, Requests: &api.RequestGoal{Target: 5, Port: 80, Counter: "http_requests_total"}}
 	w.Apply(lab.App("counted", lab.On(counted, "c1", "n1")))
+	loaded := func(name, mode string, scale api.Scale) api.Microservice {
+		m := w.Server(name, 1)
+		m.Cmd, m.VCPUs, m.Memory = []string{"/app", mode}, 0.1, 32
+		scale.Max, scale.StabilisationDown = 2, &zero
+		m.Replicas, m.Scale = nil, &scale
+		return lab.On(m, "c2", "n2")
+	}
+	w.Apply(lab.App("loaded", loaded("cpu", "source", api.Scale{CPU: 40}), loaded("connections", "echo", api.Scale{Connections: 1}),
+		loaded("memory", "serve", api.Scale{Memory: 2})))
 	id := func(service string) api.InstanceID { return w.ID("shop", service, 0) }
 	is := func(service string, state api.State) {
 		t.Helper()
@@ -73,6 +85,36 @@ func TestScaleToZero(t *testing.T) {
 			}
 			return nil
 		})
+	}
+
+	// The load of these starts second instances while the other subtests run, and its end stops them.
+	var load []net.Conn
+	unload := func() {
+		for _, c := range load {
+			_ = c.Close()
+		}
+	}
+	t.Cleanup(unload)
+	for _, service := range []string{"cpu", "connections", "connections", "connections"} {
+		w.Wait(service+" runs", lab.Is(w.ID("loaded", service, 0), func(i api.Instance) bool { return i.State == api.Running }))
+		at := netip.AddrPortFrom(w.Addresses("loaded", service).RoundRobin, 80).String()
+		lab.Within(t, time.Minute, "a connection to "+service, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			c, err := in.Dial(ctx, "tcp", at)
+			if err == nil {
+				load = append(load, c)
+				go func() { _, _ = io.Copy(io.Discard, c) }()
+			}
+			return err
+		})
+	}
+	seconds := func(state api.State, services ...string) {
+		t.Helper()
+		for _, service := range services {
+			second := lab.Is(w.ID("loaded", service, 1), func(i api.Instance) bool { return i.State == state })
+			w.WaitWithin(3*time.Minute, "the second instance that scales by "+service+" is "+string(state), second)
+		}
 	}
 
 	sub(t, w.Lab, "the first connection is answered", func(t *testing.T) {
@@ -109,6 +151,13 @@ func TestScaleToZero(t *testing.T) {
 			says(t, "the target is 5/s", args...)
 		}
 	})
+	sub(t, w.Lab, "processor time, connections and memory start another instance", func(t *testing.T) {
+		seconds(api.Running, "cpu", "connections", "memory")
+		for service, text := range map[string]string{"cpu": "%, the target is 40%", "connections": ", the target is 1", "memory": "%, the target is 2%"} {
+			says(t, text, "describe", "service", "loaded/"+service)
+		}
+		unload()
+	})
 	kills := map[string]func(){
 		"engine":     func() { w.Nodes[1].Kill9(); w.Nodes[1].Start() },
 		"containerd": func() { w.Containerd().Kill9(); w.Containerd().Start() },
@@ -141,9 +190,14 @@ func TestScaleToZero(t *testing.T) {
 			w.Service("shop", name, 1)
 		})
 	}
+	sub(t, w.Lab, "without the load it sleeps", func(*testing.T) {
+		seconds(api.Dormant, "cpu", "connections")
+		seconds(api.Running, "memory")
+	})
 	w.Delete("shop")
 	w.Delete("counted")
-	w.Wait("all is gone", func(v lab.View) bool { return w.Gone("shop")(v) && w.Gone("counted")(v) })
+	w.Delete("loaded")
+	w.Wait("all is gone", func(v lab.View) bool { return w.Gone("shop")(v) && w.Gone("counted")(v) && w.Gone("loaded")(v) })
 	lab.Within(t, time.Minute, "nothing is left", func() error {
 		if held := w.Held(w.Nodes[1]); held["task"]+held["container"] > 0 {
 			return fmt.Errorf("objects of containerd: %v", held)
@@ -223,5 +277,21 @@ func prometheus(t *testing.T, target string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	// The cluster evaluates an expression every 15 s: the first time finds a value.
+	lab.Within(t, time.Minute, "the server has scraped", func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at+"/api/v1/query?query=jobs", http.NoBody)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), `"__name__":"jobs"`) {
+			return fmt.Errorf("it answers %s, %v", text, err)
+		}
+		return nil
+	})
 	return "http://" + at
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 	"github.com/treeline-edge/treeline/cli/command"
+	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	daemons "github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -33,12 +34,14 @@ import (
 )
 
 // The environment of the test binary when it runs as a replica: the store's URI, the data directory, the
-// address, and the addresses of all replicas.
+// address, and the addresses of all replicas. The broker's URL and a join token make it a cluster.
 const (
 	replicaOf     = "TREELINE_TEST_REPLICA_OF"
 	replicaData   = "TREELINE_TEST_REPLICA_DATA"
 	replicaListen = "TREELINE_TEST_REPLICA_LISTEN"
 	replicaAll    = "TREELINE_TEST_REPLICA_ALL"
+	replicaBroker = "TREELINE_TEST_REPLICA_BROKER"
+	replicaToken  = "TREELINE_TEST_REPLICA_TOKEN"
 )
 
 // runReplica runs the process as a replica if it is started as one.
@@ -49,8 +52,14 @@ func runReplica() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	cfg := replicaConfig(uri, os.Getenv(replicaData), os.Getenv(replicaListen), strings.Fields(os.Getenv(replicaAll))...)
-	err := root.Run(ctx, cfg, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	dir, listen, all := os.Getenv(replicaData), os.Getenv(replicaListen), strings.Fields(os.Getenv(replicaAll))
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	var err error
+	if broker := os.Getenv(replicaBroker); broker != "" {
+		err = cluster.Run(ctx, clusterReplicaConfig(uri, dir, broker, os.Getenv(replicaToken), listen, all...), log)
+	} else {
+		err = root.Run(ctx, replicaConfig(uri, dir, listen, all...), log)
+	}
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(daemons.ExitCode(err))
@@ -67,11 +76,12 @@ func replicaConfig(uri, dir, listen string, all ...string) root.Config {
 	return cfg
 }
 
-// replica is a root as a process of its own, which starts again if it ends by itself, as its unit does.
+// replica is a root or a cluster as a process of its own, which starts again if it ends by itself, as its unit does.
 type replica struct {
 	t        *testing.T
 	uri, dir string
 	all      []string // addresses of all replicas, its own first
+	env      []string // besides
 	log      *os.File
 
 	mu    sync.Mutex // guards all below
@@ -81,9 +91,14 @@ type replica struct {
 
 func startReplica(t *testing.T, uri, dir string, all ...string) *replica {
 	t.Helper()
+	return startReplicaWith(t, nil, uri, dir, all...)
+}
+
+func startReplicaWith(t *testing.T, env []string, uri, dir string, all ...string) *replica {
+	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	check(t, err)
-	r := &replica{t: t, uri: uri, dir: dir, all: all, log: f}
+	r := &replica{t: t, uri: uri, dir: dir, all: all, env: env, log: f}
 	t.Cleanup(func() {
 		r.end(syscall.SIGKILL)
 		if b, _ := os.ReadFile(f.Name()); t.Failed() {
@@ -107,6 +122,7 @@ func (r *replica) launch() {
 	check(r.t, err)
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), replicaOf+"="+r.uri, replicaData+"="+r.dir, replicaListen+"="+r.all[0], replicaAll+"="+strings.Join(r.all, " "))
+	cmd.Env = append(cmd.Env, r.env...)
 	cmd.Stdout, cmd.Stderr = r.log, r.log
 	ended := make(chan struct{})
 	check(r.t, cmd.Start())

@@ -61,10 +61,14 @@ func (m *Machine) Value(now time.Time, id api.ServiceID, query string, v float64
 	if s == nil || s.query != query || query == "" || math.IsNaN(v) {
 		return
 	}
+	changed := fault == "" && (s.valueAt.IsZero() || v != s.value)
 	if s.valueFail = fault; fault == "" {
 		s.value, s.valueAt = v, now
 	}
-	if !s.anyAwake() { // nothing else decides about it
+	if changed { // values arrive at the interval of decisions, and do not wait for the next one
+		s.decided = time.Time{}
+	}
+	if changed || !s.anyAwake() { // while none is awake nothing else decides about it
 		m.due.SetEarlier(id, now)
 	}
 }

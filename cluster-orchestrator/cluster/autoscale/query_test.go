@@ -96,6 +96,34 @@ func TestTheValueOfAnExpressionScales(t *testing.T) {
 	}
 }
 
+// A value that has changed is decided upon when it arrives, but not more often than values do.
+func TestANewValueIsDecidedUponAtOnce(t *testing.T) {
+	w := newWorld(t)
+	scale := expression(1, 8)
+	scale.StabilisationDown = number(0)
+	w.add(web, scale, 8)
+	w.run(5*time.Second, busy(Sample{}))
+	for _, c := range []struct {
+		value float64
+		want  int
+	}{{35, 4}, {0, 1}, {20, 2}} {
+		w.m.Value(w.now, web, "sum(jobs)", c.value, "")
+		w.carryOut()
+		if got := w.awake(web); got != c.want {
+			t.Errorf("as soon as the value is %g %d instances run, want %d", c.value, got, c.want)
+		}
+		w.now = w.now.Add(time.Second)
+	}
+	for range 10 {
+		w.m.Value(w.now, web, "sum(jobs)", 20, "")
+		w.m.Value(w.now, web, "sum(jobs)", 0, "the server is down")
+		if next := w.m.Next(); !next.After(w.now) {
+			t.Fatalf("it decides again at once although the value is the same")
+		}
+		w.now = w.now.Add(100 * time.Millisecond)
+	}
+}
+
 func TestAValueKeepsAnIdleServiceAwake(t *testing.T) {
 	w := newWorld(t)
 	w.add(web, expression(0, 1), 1)

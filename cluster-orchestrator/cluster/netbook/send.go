@@ -150,14 +150,15 @@ func (m *Machine) measuresOf(n *node, measures func(api.NodeID) Measures) ([]api
 
 // resyncPart adds the next part of a resync to rec and d, if a resync is due and the node has
 // the previous part. It reports whether it did. A node may only drop other records once all
-// its subscriptions are answered (d.Whole).
+// its subscriptions are known and answered (d.Whole): after a restart of the cluster, nodes keep
+// their records until then.
 func (m *Machine) resyncPart(n *node, rec *wire.Records, d *wire.NetDown) bool {
 	r, nodes := &n.resync, m.routes.Nodes
-	if r.On() && n.acked < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.acked > n.partSent, true) {
+	if r.On() && n.acked < n.partSent || !nodes.Advance(n.id, r, m.fx.Now, n.acked > n.partSent, !n.askWhole) {
 		return false
 	}
 	more, of := m.routes.Part(n.id, r.Part.After)
-	d.Whole = nodes.Open(n.id) == 0
+	d.Whole = !n.askWhole && nodes.Open(n.id) == 0
 	if d.Whole {
 		d.Of = of
 	}

@@ -47,6 +47,7 @@ type Record struct {
 	VolumeNode api.NodeID    `json:"volume_node,omitempty"`
 	Reserved   api.NodeID    `json:"reserved,omitempty"`   // node where others are preempted for it
 	OldClaim   account.Claim `json:"before,omitzero"`      // what an earlier placement may still take on its node
+	OldReport  report        `json:"reported,omitzero"`    // of that placement
 	Runs       *runs.Log     `json:"runs,omitempty"`       // of a scheduled instance
 	Move       *moves.Move   `json:"move,omitempty"`       // with its local volumes
 	OldCopies  []moves.Copy  `json:"copies,omitempty"`     // of its volumes, to be deleted
@@ -90,7 +91,18 @@ type oldPlacement struct {
 	account.Claim
 	// Kept is the earlier placement if the node keeps it until the new one runs (make before
 	// break); nil: it is no longer in the node's desired set.
-	Kept *wire.Assignment `json:"stays,omitempty"`
+	Kept   *wire.Assignment `json:"stays,omitempty"`
+	Report report           `json:"reported,omitzero"`
+}
+
+// report is what a node reported last of a placement that ran and was replaced or withdrawn. After a
+// restart of the cluster it counts until the node reports again: routes and sources without the
+// placement would end its flows.
+type report struct {
+	Epoch   api.Epoch  `json:"epoch,omitempty"`
+	Address netip.Addr `json:"address,omitzero"`
+	Ready   bool       `json:"ready,omitempty"`
+	Ends    bool       `json:"ends,omitempty"` // the node replaces it
 }
 
 func (in *instance) id() api.InstanceID { return in.Desired.Instance }

@@ -50,11 +50,11 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 	be, ready := api.Backend{Instance: id, State: api.BackendDraining}, false
 	here := in.Node == n.Info.ID
 	o, seen := n.observed[id]
-	switch {
-	case seen && o.State == api.Running && (here || n.leaving[id] || n.Silent):
+	if !seen && n.Awaited { // as before the restart
+		o = in.reportedBefore(n.Info.ID)
+	}
+	if o.State == api.Running && (here || n.leaving[id] || n.Silent) {
 		be.Epoch, be.Address, ready = o.Epoch, o.Address, o.Ready
-	case !seen && n.Awaited && here && in.State == api.Running:
-		be.Epoch, be.Address, ready = in.Epoch, in.Address, in.Ready // as before the restart
 	}
 	// A silent node may only be cut off from the cluster. Its instances may still send to
 	// others, which need the source record.
@@ -73,4 +73,33 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 		be.State = api.BackendUp
 	}
 	return be
+}
+
+// reportedBefore returns what a node reported last of the instance before a restart of the cluster.
+func (in *instance) reportedBefore(id api.NodeID) api.Observed {
+	r := in.oldReport(id)
+	switch {
+	case in.Node == id && in.State == api.Running:
+		r = report{Epoch: in.Epoch, Address: in.Address, Ready: in.Ready}
+	case in.Node == id:
+		r = in.OldReport
+	}
+	if r.Epoch == 0 {
+		return api.Observed{}
+	}
+	o := api.Observed{Epoch: r.Epoch, State: api.Running, Address: r.Address, Ready: r.Ready}
+	if r.Ends {
+		o.Reason = api.ReasonUpdated
+	}
+	return o
+}
+
+// oldReport returns what a node that the instance leaves reported last.
+func (in *instance) oldReport(id api.NodeID) report {
+	for _, v := range in.OldPlacements {
+		if v.Node == id {
+			return v.Report
+		}
+	}
+	return report{}
 }

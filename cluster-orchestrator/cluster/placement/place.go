@@ -242,6 +242,7 @@ func (m *Machine) assign(in *instance, id api.NodeID, reason api.Reason, detail 
 	in.Moved, in.notMoved, in.ByRequest = in.notMoved, "", reason == api.ReasonMoved
 	n := m.nodes[id]
 	n.set.EndKept(in.id())
+	in.OldReport = in.oldReport(id)
 	in.OldPlacements = slices.DeleteFunc(in.OldPlacements, func(v oldPlacement) bool { return v.Node == id })
 	if n.assign(in); in.keepsData() {
 		in.VolumeNode = id
@@ -274,8 +275,13 @@ func (m *Machine) unassign(in *instance, held bool) {
 		m.requireAck(n)
 	}
 	if held {
-		in.OldPlacements = append(in.OldPlacements, oldPlacement{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.set.Gen(), Claim: had})
+		v := oldPlacement{Node: n.Info.ID, Epoch: in.Epoch, Gen: n.set.Gen(), Claim: had, Report: in.OldReport}
+		if in.State == api.Running {
+			v.Report = report{Epoch: in.Epoch, Address: in.Address, Ready: in.Ready}
+		}
+		in.OldPlacements = append(in.OldPlacements, v)
 	}
+	in.OldReport = report{}
 	m.refresh(n)
 	m.save(in)
 }

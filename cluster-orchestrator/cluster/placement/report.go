@@ -142,6 +142,10 @@ func (m *Machine) nodeObserved(n *node, o api.Observed) {
 // keepsEarlier handles a node's observation that it still runs the placement before the present one,
 // because it fetches the image of the present one first. The reason says why it failed to.
 func (m *Machine) keepsEarlier(in *instance, o api.Observed) {
+	if r := &in.OldReport; o.Reason == api.ReasonUpdated && r.Epoch == o.Epoch && !r.Ends {
+		r.Ends = true
+		m.save(in)
+	}
 	if in.State != api.NodeScheduled || o.State != api.Running || o.Reason == api.ReasonUpdated {
 		return
 	}
@@ -291,6 +295,7 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 	delete(n.unknownClaims, in.id())
 	n.claims[in.id()] = in.demand.takes.Claim
 	grew := !in.OldClaim.IsZero()
+	in.OldReport = report{}
 	if in.OldClaim = (account.Claim{}); ended {
 		n.book(in.id(), in.demand.takes.Claim.Ended(o.Address))
 	} else {

@@ -30,6 +30,8 @@ const (
 	subRefused        = 0x80
 )
 
+var errFenced = errors.New("another process has the role of this client")
+
 // Client is a bus.Bus that reconnects when its connection ends.
 type Client struct {
 	o      Options
@@ -127,6 +129,10 @@ func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 	conn, err := c.o.dial(ctx, at)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dial: %w", err)
+	}
+	if c.o.Fenced() {
+		conn.Close()
+		return nil, nil, errFenced
 	}
 	s := &session{lost: make(chan struct{}), slots: make(chan struct{}, maxInFlight)}
 	s.paho = paho.NewClient(c.pahoOptions(s, conn))
@@ -291,6 +297,10 @@ func (c *Client) publish(ctx context.Context, m bus.Message) error {
 	go func() {
 		defer c.wg.Done()
 		defer func() { <-s.slots }()
+		if c.o.Fenced() {
+			result <- bus.ErrDown
+			return
+		}
 		token := s.paho.Publish(m.Topic, m.QoS, m.Retain, m.Payload)
 		select {
 		case <-token.Done():

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -122,6 +123,58 @@ func TestAClosedConnectionIsDetected(t *testing.T) {
 	}
 	(<-dials).Close()
 	<-dials // the next
+}
+
+// The process was paused, and another one has its role: it must not end the other one's connection, which
+// has the same client id, and not publish over the connection that it had.
+func TestAFencedClientNeitherPublishesNorConnects(t *testing.T) {
+	var fenced atomic.Bool
+	sent := make(chan byte, 64) // the first byte of each write to the broker
+	dials := make(chan net.Conn, 64)
+	c, err := Dial(Options{
+		ClientID: "n1", MinBackoff: time.Millisecond, MaxBackoff: 4 * time.Millisecond, Log: slog.New(slog.DiscardHandler), Fenced: fenced.Load,
+		Dialer: func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			t.Cleanup(func() { far.Close() })
+			go func() {
+				buf := make([]byte, 256)
+				for {
+					if _, err := far.Read(buf); err != nil {
+						return
+					}
+					sent <- buf[0] >> 4
+					if buf[0]>>4 == 1 { // CONNECT
+						_, _ = far.Write([]byte{0x20, 2, 0, 0})
+					}
+				}
+			}()
+			select {
+			case dials <- near:
+			default:
+			}
+			return near, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	for up := c.Up(); !<-up; {
+	}
+	<-sent
+	fenced.Store(true)
+	if err := c.Publish(t.Context(), bus.Message{Topic: "x"}); !errors.Is(err, bus.ErrDown) {
+		t.Errorf("publish while fenced: %v, want ErrDown", err)
+	}
+	(<-dials).Close()
+	for range 3 {
+		<-dials
+	}
+	select {
+	case packet := <-sent:
+		t.Errorf("a fenced client sent a packet of type %d, want none", packet)
+	default:
+	}
 }
 
 func TestUnacknowledgedPublishEndsWithItsContextAndIsBounded(t *testing.T) {

@@ -34,6 +34,10 @@ type Options struct {
 	// waits between attempts are then short and constant (redial.Hurry). nil: never.
 	Hurry func() bool
 
+	// Fenced reports whether another process has the client's role now. The client then neither connects,
+	// which would end the connection of the other one, nor publishes. nil: never.
+	Fenced func() bool
+
 	// Dialer opens the connection below TLS. It defaults to TCP to Addr.
 	Dialer func(ctx context.Context) (net.Conn, error)
 
@@ -91,6 +95,9 @@ func (o *Options) complete() error {
 	}
 	if o.Hurry == nil {
 		o.Hurry = func() bool { return false }
+	}
+	if o.Fenced == nil {
+		o.Fenced = func() bool { return false }
 	}
 	if o.TLS == nil {
 		return nil

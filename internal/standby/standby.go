@@ -1,12 +1,15 @@
-// Package standby forwards the requests of people from a standby replica of the root to the active one.
+// Package standby makes a daemon, the root or a cluster, one of several replicas with a common store. A
+// replica waits as a standby until no other one is active (Open, Await). It serves its health meanwhile,
+// and forwards the requests of people to the active replica.
 //
-// The two replicas prove to each other with the root's certificate that they are the root. The active
-// one takes the client's address from a header, and believes it only from a replica. A forwarded request
-// is never forwarded again. Requests of clusters are not forwarded, because their certificate proves who
-// they are only on their own connection.
+// The two replicas prove to each other with a certificate of the daemon that they are the same daemon. The
+// active one takes the client's address from a header, and believes it only from a replica. A forwarded
+// request is never forwarded again. Requests of the machines below (clusters at the root, nodes at a
+// cluster) are not forwarded, because their certificate proves who they are only on their own connection.
 //
-//	h := standby.New(standby.Options{…}) // at the standby
-//	h := standby.Accept(verifier, api)   // at the active replica
+//	r, err := standby.Open(ctx, standby.Options{…})
+//	ln, err := r.Await(ctx, standby.Serving{…})
+//	h := standby.Accept(verifier, self, r.Guard(api)) // at the active replica
 package standby
 
 import (
@@ -36,15 +39,16 @@ const clientHeader = "Treeline-Forwarded-For"
 // The active replica allows 32 connections from one machine: 24 for WebSockets, and 6 for the 512
 // requests of strangers that package apishare forwards at once, 100 on each connection.
 var upgrades = fairshare.Declare(fairshare.Bound{
-	Resource: "WebSockets that a standby replica of the root forwards", Total: 24, Share: []int{16, 8}, Per: "subnet, then address",
+	Resource: "WebSockets that a standby replica forwards", Total: 24, Share: []int{16, 8}, Per: "subnet, then address",
 	Beyond: "503, with which the CLI asks the active replica itself", Attack: "TestForwardedWebSocketsAreBounded",
 })
 
-// Options configure New.
-type Options struct {
+// ForwardOptions configure Forward.
+type ForwardOptions struct {
+	Self     identity.Identity // of the daemon: all its replicas have it
 	Verifier *trust.Verifier
 	Own      func(*tls.CertificateRequestInfo) (*tls.Certificate, error) // the replica's certificate
-	Roots    *replicas.Addresses                                         // the active replica first
+	Replicas *replicas.Addresses                                         // the active replica first
 	// Active describes the active replica for people; ok is false while there is none.
 	Active func() (text string, ok bool)
 	Log    *slog.Logger
@@ -56,14 +60,22 @@ func Refuse(w http.ResponseWriter, detail string) {
 	problem.Write(w, problem.New(http.StatusServiceUnavailable, detail))
 }
 
-// New returns a handler that forwards requests to the active replica. It refuses those of clusters and
-// of other replicas, and all while no replica is active.
-func New(o Options) http.Handler {
+// below returns the machines that a daemon serves, and the prefix of their requests' paths.
+func below(self identity.Identity) (machines, path string) {
+	if self.Kind == identity.Root {
+		return "clusters", "/v1/cluster/"
+	}
+	return "nodes", "/v1/node/"
+}
+
+// Forward returns a handler that forwards requests to the active replica. It refuses those of machines
+// below and of other replicas, and all while no replica is active.
+func Forward(o ForwardOptions) http.Handler {
 	f := &forwarder{o: o, upgrades: fairshare.NewPool(upgrades, fairshare.Policy{Fixed: true})}
 	transport := func(websocket bool) http.RoundTripper {
-		return o.Roots.Transport(keeper.NewTransport(o.Own, func() *http.Transport {
+		return o.Replicas.Transport(keeper.NewTransport(o.Own, func() *http.Transport {
 			t := &http.Transport{
-				TLSClientConfig: o.Verifier.Client(identity.OfRoot(), o.Own), ForceAttemptHTTP2: !websocket,
+				TLSClientConfig: o.Verifier.Client(o.Self, o.Own), ForceAttemptHTTP2: !websocket,
 				DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, TLSHandshakeTimeout: 5 * time.Second,
 				IdleConnTimeout: time.Minute, DisableCompression: true,
 			}
@@ -83,7 +95,7 @@ func New(o Options) http.Handler {
 }
 
 type forwarder struct {
-	o                Options
+	o                ForwardOptions
 	plain, websocket http.Handler
 	upgrades         *fairshare.Pool
 }
@@ -92,30 +104,35 @@ func (f *forwarder) proxy(t http.RoundTripper) http.Handler {
 	return &httputil.ReverseProxy{
 		Transport: t, FlushInterval: -1, ErrorLog: slog.NewLogLogger(f.o.Log.Handler(), slog.LevelDebug),
 		Rewrite: func(p *httputil.ProxyRequest) {
-			p.Out.URL.Scheme, p.Out.URL.Host = "https", "active" // Roots has the address
+			p.Out.URL.Scheme, p.Out.URL.Host = "https", "active" // Replicas has the address
 			p.Out.Header.Set(clientHeader, p.In.RemoteAddr)
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			f.o.Log.Debug("request not forwarded to the active replica", "method", r.Method, "path", r.URL.Path, "err", err)
 			text, _ := f.o.Active()
 			if replicas.NotSent(err) {
-				Refuse(w, "this root is a standby replica and cannot reach the active one: "+text)
+				f.refuse(w, "is a standby replica and cannot reach the active one: "+text)
 				return
 			}
-			problem.Write(w, problem.New(http.StatusServiceUnavailable, "the active replica of the root did not answer, and may have executed the request; check before you repeat it: "+text))
+			problem.Write(w, problem.New(http.StatusServiceUnavailable, "the active replica of the "+string(f.o.Self.Kind)+" did not answer, and may have executed the request; check before you repeat it: "+text))
 		},
 	}
+}
+
+func (f *forwarder) refuse(w http.ResponseWriter, why string) {
+	Refuse(w, "this "+string(f.o.Self.Kind)+" "+why)
 }
 
 // ServeHTTP implements http.Handler.
 func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, active := f.o.Active()
+	machines, path := below(f.o.Self)
 	switch peer := r.TLS != nil && len(r.TLS.PeerCertificates) > 0; {
-	case peer, strings.HasPrefix(r.URL.Path, "/v1/cluster/"):
-		Refuse(w, "this root is a standby replica, which serves no clusters: "+text)
+	case peer, strings.HasPrefix(r.URL.Path, path):
+		f.refuse(w, "is a standby replica, which serves no "+machines+": "+text)
 		return
 	case !active:
-		Refuse(w, "this root is a standby replica, and no replica is active: "+text)
+		f.refuse(w, "is a standby replica, and no replica is active: "+text)
 		return
 	case r.Header.Get("Upgrade") == "":
 		f.plain.ServeHTTP(w, r)
@@ -123,7 +140,7 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	place, err := f.upgrades.Take(time.Now(), fairshare.Remote(r.RemoteAddr), nil)
 	if err != nil {
-		Refuse(w, "this root is a standby replica, and forwards no more WebSockets from this address: "+text)
+		f.refuse(w, "is a standby replica, and forwards no more WebSockets from this address: "+text)
 		return
 	}
 	defer place.Release()
@@ -131,9 +148,9 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.websocket.ServeHTTP(w, r)
 }
 
-// Accept serves requests at the active replica. One from another replica counts as one from the client
+// Accept serves requests at the active replica of self. One from another replica counts as one from the client
 // that the replica names, without a certificate; the header of anybody else is removed.
-func Accept(v *trust.Verifier, next http.Handler) http.Handler {
+func Accept(v *trust.Verifier, self identity.Identity, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := r.Header.Get(clientHeader)
 		r.Header.Del(clientHeader)
@@ -142,19 +159,19 @@ func Accept(v *trust.Verifier, next http.Handler) http.Handler {
 			return
 		}
 		// Parsing is cheap; only the certificates of replicas are verified here.
-		if id, err := identity.Of(r.TLS.PeerCertificates[0]); err != nil || id.Kind != identity.Root {
+		if id, err := identity.Of(r.TLS.PeerCertificates[0]); err != nil || id != self {
 			next.ServeHTTP(w, r)
 			return
 		}
 		id, err := v.Peer(*r.TLS)
 		client, wrong := netip.ParseAddrPort(from)
 		switch {
-		case err != nil || id.Kind != identity.Root:
+		case err != nil || id != self:
 			problem.Write(w, problem.New(http.StatusUnauthorized, "the certificate of the replica is not valid"))
 		case wrong != nil:
-			problem.Write(w, problem.New(http.StatusBadRequest, "a replica of the root forwards a request without the address of its client"))
+			problem.Write(w, problem.New(http.StatusBadRequest, "a replica forwards a request without the address of its client"))
 		case r.URL.Path == "/metrics": // which is open to clients on the same machine
-			problem.Write(w, problem.New(http.StatusForbidden, "a replica of the root forwards requests to the API only"))
+			problem.Write(w, problem.New(http.StatusForbidden, "a replica forwards requests to the API only"))
 		default:
 			forwarded := r.WithContext(r.Context())
 			forwarded.RemoteAddr, forwarded.TLS = client.String(), nil

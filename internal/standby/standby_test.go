@@ -14,12 +14,13 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/replicas"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
-	"github.com/treeline-edge/treeline/root-orchestrator/standby"
+	"github.com/treeline-edge/treeline/internal/standby"
 )
 
 func must[T any](v T, err error) T {
@@ -56,7 +57,7 @@ func newRig(t *testing.T) *rig {
 		t.Cleanup(s.Close)
 		return s
 	}
-	r.active = serve(standby.Accept(r.verifier, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.active = serve(standby.Accept(r.verifier, identity.OfRoot(), http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Header.Get("Upgrade") != "" {
 			c, err := websocket.Accept(w, req, nil)
 			if err == nil {
@@ -69,8 +70,8 @@ func newRig(t *testing.T) *rig {
 		fmt.Fprintf(w, "%s %s %s from %s as %q with %q, peer %t, %v", req.Method, req.URL.Path, text, req.RemoteAddr,
 			req.Header.Get("Treeline-Forwarded-For"), req.Header.Get("Authorization"), req.TLS != nil && len(req.TLS.PeerCertificates) > 0, req.TLS == nil)
 	})))
-	r.standby = serve(standby.New(standby.Options{
-		Verifier: r.verifier, Own: own(r.authority), Roots: replicas.New(r.active.URL), Log: slog.New(slog.DiscardHandler),
+	r.standby = serve(standby.Forward(standby.ForwardOptions{
+		Self: identity.OfRoot(), Verifier: r.verifier, Own: own(r.authority), Replicas: replicas.New(r.active.URL), Log: slog.New(slog.DiscardHandler),
 		Active: func() (string, bool) { return "the active one is " + r.active.URL, true },
 	}))
 	return r
@@ -142,6 +143,52 @@ func TestOnlyAReplicaNamesTheClient(t *testing.T) {
 	} {
 		if status, text, _ := ask(t, replica, "GET", r.active.URL+try.path, "Treeline-Forwarded-For", try.header); status != try.status {
 			t.Errorf("a replica that forwards with %s: %d %s, want %d", what, status, text, try.status)
+		}
+	}
+}
+
+// All clusters of an installation have certificates of the same root.
+func TestOnlyAReplicaOfTheSameClusterNamesTheClient(t *testing.T) {
+	root := must(ca.NewRoot(time.Now()))
+	cluster := func(id api.ClusterID) *ca.Authority {
+		key, csr, err := ca.NewRequest()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return must(ca.New(ca.Pair{Chain: must(root.SignCluster(time.Now(), csr, id)), Key: key}))
+	}
+	munich, verifier := cluster("munich"), trust.New(root.Root())
+	self := identity.OfCluster("munich")
+	key, csr, err := ca.NewRequest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &tls.Certificate{PrivateKey: key}
+	for _, c := range must(munich.SignNode(time.Now(), csr, "n1")) {
+		node.Certificate = append(node.Certificate, c.Raw)
+	}
+	s := httptest.NewUnstartedServer(standby.Accept(verifier, self, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprint(w, req.RemoteAddr)
+	})))
+	s.TLS = verifier.Server(nil, false)
+	s.TLS.Certificates = []tls.Certificate{*must(own(munich)(nil))}
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	for who, try := range map[string]struct {
+		cert    func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
+		replica bool
+	}{
+		"a replica":                  {own(munich), true},
+		"another cluster":            {own(cluster("berlin")), false},
+		"a node of the cluster":      {func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return node, nil }, false},
+		"the root":                   {own(root), false},
+		"a client without a machine": {nil, false},
+	} {
+		c := &http.Client{Transport: &http.Transport{TLSClientConfig: verifier.Client(self, try.cert), DisableKeepAlives: true}}
+		_, text, _ := ask(t, c, "GET", s.URL+"/v1/nodes", "Treeline-Forwarded-For", "10.9.9.9:1")
+		if named := text == "10.9.9.9:1"; named != try.replica {
+			t.Errorf("%s names the client: the API got %q", who, text)
 		}
 	}
 }
