@@ -13,6 +13,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
 	"github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
@@ -125,22 +126,48 @@ func TestBackupAsDocumented(t *testing.T) {
 		}
 		run(fmt.Sprintf("systemctl stop treeline-root\nTREELINE_SNAPSHOT_RECIPIENTS=%s TREELINE_SNAPSHOT_SCHEDULE=@yearly TREELINE_SNAPSHOT_TO=%s/backups systemctl start treeline-root", recipient, machine))
 	}
+	// toMongo restores into a database, and starts the root with it.
+	toMongo := func(commands string) {
+		t.Helper()
+		uri := mongotest.URI(t)
+		t.Cleanup(func() { // before the database
+			run("systemctl stop treeline-root")
+			session.Access = ""
+		})
+		if err := os.WriteFile(filepath.Join(machine, "mongodb-uri"), []byte(uri+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		run(commands + "TREELINE_STORE='" + uri + "' systemctl start treeline-root")
+		if _, err := os.Stat(filepath.Join(data, "root.db")); !os.IsNotExist(err) {
+			t.Errorf("the data directory has a store besides the database: %v", err)
+		}
+	}
 	ran := 0
 	for _, b := range blocks {
 		switch b.Info {
 		case "sh backup", "sh restore", "sh accept":
 		case "sh of TestBackupAsDocumented":
-			scheduled()
+			if !strings.Contains(b.Text, "--store-file") {
+				scheduled()
+			}
 		default:
 			continue
 		}
+		commands := strings.NewReplacer(" /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text)
 		if ran++; b.Info == "sh restore" {
 			create("after")
 		}
-		run(strings.NewReplacer(" /root/", " "+machine+"/", " /var/", " "+machine+"/var/").Replace(b.Text))
+		switch {
+		case !strings.Contains(b.Text, "--store-file"):
+			run(commands)
+		case mongotest.Available():
+			toMongo(commands)
+		default:
+			t.Log("not restored into MongoDB, because there is none")
+		}
 	}
-	if ran != 4 {
-		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 4", ran)
+	if ran != 5 {
+		t.Fatalf("docs/how-to/backup.md has %d blocks about backups, want 5", ran)
 	}
 	if found, err := filepath.Glob(filepath.Join(machine, "backups", "root-*.snapshot")); err != nil || len(found) != 1 {
 		t.Errorf("the directory of scheduled snapshots has %v, %v, want one", found, err)

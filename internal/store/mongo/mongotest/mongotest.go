@@ -30,6 +30,11 @@ func URI(t testing.TB) string {
 	return Database(t, uri)
 }
 
+// Available reports whether URI has a server, or fails the test because every backend is required.
+func Available() bool {
+	return os.Getenv("TREELINE_TEST_MONGODB_URI") != "" || os.Getenv("TREELINE_TEST_FERRETDB") != "" || os.Getenv("TREELINE_TEST_REQUIRE") == "1"
+}
+
 // Database returns the URI of a new database on the server at uri, which is dropped at the end of
 // the test.
 func Database(t testing.TB, uri string) string {
