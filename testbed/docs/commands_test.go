@@ -3,12 +3,16 @@ package docs
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/programtest"
 )
 
 // commandTime bounds one script or the commands of one document.
@@ -42,12 +46,13 @@ func TestUpCommandsDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	local := registry(t)
 	for _, file := range files {
 		blocks, err := Blocks(top, file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if commands := program(blocks); commands != "" {
+		if commands := strings.ReplaceAll(program(blocks), "registry.example.org/", "--plain-http "+local+"/"); commands != "" {
 			t.Run(file, func(t *testing.T) { reader.run(t, commands) })
 		}
 	}
@@ -66,6 +71,40 @@ func TestUpCommandsDown(t *testing.T) {
 	}
 	for _, l := range left {
 		t.Errorf("leftover process: %s", l)
+	}
+}
+
+// registry starts an OCI registry without TLS and returns its address, which stands for registry.example.org/ in the documents.
+func registry(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	programtest.Need(t, "docker-registry", "mosquitto_passwd")
+	addr, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "registry.yml")
+	text := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q}\n", filepath.Join(dir, "registry"), addr)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("docker-registry", "serve", config)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+			return addr
+		}
+		if time.Now().After(end) {
+			t.Fatalf("docker-registry does not listen on %s: %v", addr, err)
+		}
 	}
 }
 
