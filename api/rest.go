@@ -235,6 +235,20 @@ type UnknownInstance struct {
 	Instance InstanceID `json:"instance"`
 }
 
+// SigningKey is a key with which the root signs the tokens of users.
+type SigningKey struct {
+	ID       string    `json:"id"`
+	Made     time.Time `json:"made"`
+	Signs    time.Time `json:"signs"`             // from when on it signs; it verifies since Made
+	Replaced time.Time `json:"replaced,omitzero"` // when the next key signs in its place
+	Ends     time.Time `json:"ends,omitzero"`     // when the last token that it may have signed has ended, and it verifies no more
+}
+
+// RotateKey is the request POST /v1/system/keys.
+type RotateKey struct {
+	RevokeTokens bool `json:"revoke_tokens,omitempty" doc:"Drop the earlier keys at once, after a theft: all sessions and personal tokens end."`
+}
+
 // SnapshotRequest is the request POST /v1/system/snapshot at the root or a cluster.
 type SnapshotRequest struct {
 	Recipients []string `json:"recipients,omitempty" maxItems:"8" doc:"X25519 recipients of age, age1…; none: those of the daemon's configuration."`

@@ -142,7 +142,7 @@ Data is written to stdout, progress to stderr. Exit codes: 0 success, 1 failure,
 	_ = root.RegisterFlagCompletionFunc("context", c.contextNames)
 	root.AddCommand(
 		c.applyCmd(), c.planCmd(), c.diffCmd(), c.createCmd(), c.explainCmd(), c.getCmd(), c.psCmd(), c.describeCmd(), c.whyCmd(), c.eventsCmd(), c.topCmd(), c.logsCmd(), c.execCmd(), c.attachCmd(), c.portForwardCmd(), c.cpCmd(), c.netCmd(), c.waitCmd(),
-		c.scaleCmd(), c.rolloutCmd(), c.snapshotCmd(), c.restoreCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.moveCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(), c.webhookCmd(), c.addonCmd(),
+		c.scaleCmd(), c.rolloutCmd(), c.snapshotCmd(), c.restoreCmd(), c.rotateCmd(), c.deleteCmd(), c.cordonCmd(), c.uncordonCmd(), c.drainCmd(), c.moveCmd(), c.openCmd(), c.closeCmd(), c.capCmd(), c.tokenCmd(), c.webhookCmd(), c.addonCmd(),
 		c.loginCmd(), c.logoutCmd(), c.whoamiCmd(), c.ctxCmd(), c.tenantCmd(), c.userCmd(),
 		c.passwdCmd(), c.manCmd(), c.doctorCmd(), c.debugCmd(), c.bundleCmd(),
 		c.uiCmd(), c.devCmd(), c.versionCmd(),

@@ -47,8 +47,8 @@ const maxDetachAfter = 4 * time.Minute
 const minOperatorToken = 20
 
 const (
-	keysEvery = time.Hour   // between fetches; bounds how long a key that the root has retired is accepted
-	keysGap   = time.Minute // minimum time between fetches because of unknown keys
+	keysEvery = jwt.Announce - 30*time.Minute // between fetches; bounds how long a key that the root has retired is accepted
+	keysGap   = time.Minute                   // minimum time between fetches because of unknown keys
 )
 
 // identities has the cluster's certificates and keys, and verifies those of others.

@@ -35,6 +35,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/grant"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/signing"
 	"github.com/treeline-edge/treeline/internal/problem"
 	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
@@ -82,6 +83,7 @@ type Options struct {
 	Snapshots  *snapshot.Taker
 	Recipients []string // of snapshots, by the root's configuration
 	Scheduled  *schedule.Runner
+	Signing    *signing.Keys
 
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store

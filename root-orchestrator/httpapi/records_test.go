@@ -42,6 +42,7 @@ var elsewhere = map[string]string{
 	"createSnapshot":        "needs a driver; the core writes \"snapshot … taken by\"",
 	"deleteSnapshot":        "needs a driver; the core writes \"snapshot … deleted by\"",
 	"acceptRestore":         "needs a restored root",
+	"rotateSigningKey":      "TestSigningKeysAreRotatedByAdminsOfTheSystem",
 	"takeScheduledSnapshot": "needs a schedule: TestScheduledSnapshotsAreForAdminsOfTheSystem",
 	"installAddon":          "needs a package; the core writes \"created by\"",
 	"upgradeAddon":          "needs a package; the core writes \"changed by\"",

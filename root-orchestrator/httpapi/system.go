@@ -32,6 +32,24 @@ func (a *API) registerSystem() {
 		rights.SystemRead, a.restoreState)
 	act(a, rest.Tag("system").Post("/v1/system/restore", "Accept a restore", 409).Named("acceptRestore").
 		About("Clusters get assignments again, and stop the instances that the root has no record of."), rights.SystemWrite, a.acceptRestore)
+	answer(a, rest.Tag("system").Get("/v1/system/keys", "List the keys that sign tokens").Named("listSigningKeys").
+		About("The newest first. A new key only verifies at first, so that clusters know it when it signs."), rights.SystemRead,
+		func(context.Context, rights.Principal, *rest.None) (api.Page[api.SigningKey], error) {
+			return api.Page[api.SigningKey]{Items: a.opt.Signing.Status()}, nil
+		})
+	act(a, rest.Tag("system").Post("/v1/system/keys", "Rotate the key that signs tokens", 409).Named("rotateSigningKey").
+		About("Tokens that the earlier keys have signed stay valid, except with revoke_tokens. A personal token cannot revoke."), rights.SystemWrite, a.rotateKey)
+}
+
+func (a *API) rotateKey(ctx context.Context, p rights.Principal, in *rest.Body[api.RotateKey]) error {
+	if in.Body.RevokeTokens && p.PAT != "" {
+		return fmt.Errorf("revoke all tokens: a personal token cannot; sign in: %w", api.ErrForbidden)
+	}
+	if err := a.opt.Signing.Rotate(ctx, in.Body.RevokeTokens); err != nil {
+		return err
+	}
+	a.opt.Log.Warn("key that signs tokens rotated", "by", p.User, "revoked", in.Body.RevokeTokens)
+	return nil
 }
 
 func (a *API) restoreState(ctx context.Context, _ rights.Principal, _ *rest.None) (out api.RestoreState, err error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/identity/signing"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store/view"
@@ -124,4 +125,43 @@ func TestScheduledSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	if found, err := os.ReadDir(to); err != nil || len(found) != 1 {
 		t.Errorf("the directory has %v, %v, want one snapshot", found, err)
 	}
+}
+
+// TestSigningKeysAreRotatedByAdminsOfTheSystem without an effect on sessions, except that of a revocation, which a stolen
+// personal token cannot ask for.
+func TestSigningKeysAreRotatedByAdminsOfTheSystem(t *testing.T) {
+	const path = "/v1/system/keys"
+	r := newRig(t)
+	admin, tenant := r.user("root", rights.Admin), r.user("acme/ann", rights.Admin)
+	pat, _, err := r.accounts.CreatePAT(t.Context(), "root", "ci", nil, time.Hour)
+	check(t, err)
+	r.restart(func(o *httpapi.Options) {
+		o.Signing, err = signing.Open(signing.Options{
+			Store: r.store, Loaded: o.Loaded, Ring: r.ring, Sealer: r.sealer, Log: slog.New(slog.DiscardHandler), Now: time.Now, File: func([]byte) error { return nil },
+		})
+		check(t, err)
+	})
+	ask := func(what, method, token, body string, want int) string {
+		t.Helper()
+		status, _, text := r.raw(method, path, token, body)
+		if status != want {
+			t.Errorf("%s: got %d %.300s, want %d", what, status, text, want)
+		}
+		return text
+	}
+	ask("a tenant's admin rotates", "POST", tenant, `{}`, 403)
+	ask("nobody rotates", "POST", "", `{}`, 401)
+	ask("a tenant's admin lists", "GET", tenant, "", 403)
+	ask("a personal token revokes", "POST", pat, `{"revoke_tokens":true}`, 403)
+	ask("an admin rotates", "POST", admin, `{}`, 204)
+	ask("an admin rotates again", "POST", admin, `{}`, 409)
+	if text := ask("a personal token lists", "GET", pat, "", 200); strings.Count(text, `"id"`) != 2 || strings.Contains(text, "seed") {
+		t.Errorf("the keys are %s, want two, without their secrets", text)
+	}
+	if _, _, events := r.raw("GET", "/v1/events", admin, ""); !strings.Contains(events, "Rotate the key that signs tokens") && !strings.Contains(events, "rotate") {
+		t.Errorf("the events have no record of it: %s", events)
+	}
+	ask("an admin revokes", "POST", admin, `{"revoke_tokens":true}`, 204)
+	ask("the session before", "GET", admin, "", 401)
+	ask("the personal token before", "GET", pat, "", 401)
 }

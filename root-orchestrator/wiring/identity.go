@@ -16,6 +16,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/signing"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
@@ -36,6 +37,7 @@ type identities struct {
 	keeper    *keeper.Keeper
 	verifier  *trust.Verifier
 	ring      *jwt.Ring
+	signing   *signing.Keys
 	accounts  *account.Service
 	tokens    *jointoken.Store
 	issued    *clusterlink.Issued
@@ -46,6 +48,19 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	id := &identities{authority: authority.WithLife(cfg.CertLife)}
 	var err error
 	if id.ring, err = openRing(dir, len(loaded) > 0, log); err != nil {
+		return nil, err
+	}
+	used := slices.ContainsFunc(loaded, func(d store.Doc) bool { return d.Kind == root.KindValues || d.Kind == signing.Kind })
+	keys, err := seal.KeyFile(dir, valuesKeyFile, used && !cfg.NewKey)
+	if err != nil {
+		return nil, err
+	}
+	id.sealer = seal.New(keys)
+	id.signing, err = signing.Open(signing.Options{
+		Store: st, Loaded: loaded, Ring: id.ring, Sealer: id.sealer, Log: log, Now: time.Now,
+		File: func(text []byte) error { return ca.WriteFile(dir, ringFile, text, 0o600) },
+	})
+	if err != nil {
 		return nil, err
 	}
 	if id.issued, err = clusterlink.NewIssued(st, loaded); err != nil {
@@ -65,12 +80,6 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	if err != nil {
 		return nil, err
 	}
-	used := slices.ContainsFunc(loaded, func(d store.Doc) bool { return d.Kind == root.KindValues })
-	keys, err := seal.KeyFile(dir, valuesKeyFile, used && !cfg.NewKey)
-	if err != nil {
-		return nil, err
-	}
-	id.sealer = seal.New(keys)
 	id.tokens, err = jointoken.NewStore(st, loaded, external, id.authority.Hash(), time.Now)
 	return id, err
 }

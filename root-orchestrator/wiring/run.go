@@ -147,7 +147,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Tokens: id.tokens, Keys: id.ring.Public, Replicas: cfg.Replicas, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
+		Tokens: id.tokens, Keys: id.signing.Public, Replicas: cfg.Replicas, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
 	snapshots := snapshot.NewTaker(snapshot.Options{
 		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
@@ -167,7 +167,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
 		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: cfg.Replicas, Log: log,
-		Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
+		Signing: id.signing, Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {

@@ -85,7 +85,7 @@ func (s Signer) Sign(c Claims, audience []string, life time.Duration) (text stri
 		c.ID = rand.Text()
 	}
 	c.Issued, c.Expires = now.Truncate(time.Second), now.Add(life).Truncate(time.Second)
-	key := s.Ring.signing()
+	key := s.Ring.signing(now)
 	t := gojwt.NewWithClaims(gojwt.SigningMethodEdDSA, wire{
 		RegisteredClaims: gojwt.RegisteredClaims{
 			Issuer: s.Issuer, Subject: c.Subject, Audience: audience, ID: c.ID,

@@ -82,7 +82,7 @@ func forge(t *testing.T, m gojwt.SigningMethod, key any, header map[string]any, 
 
 func TestRefusedTokens(t *testing.T) {
 	f := newFixture(t, 0)
-	priv := f.ring.signing()
+	priv := f.ring.signing(f.now)
 	pub := priv.Public().(ed25519.PublicKey)
 	kid := KeyID(pub)
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -201,7 +201,7 @@ func TestRotation(t *testing.T) {
 	f := newFixture(t, 0)
 	old := f.sign(t, Claims{})
 	f.now = start.Add(5 * time.Minute)
-	f.ring.Rotate(f.now, AccessLife)
+	f.ring.Rotate(f.now, 0, AccessLife)
 	fresh := f.sign(t, Claims{})
 	data, err := f.ring.Marshal()
 	if err != nil {
@@ -228,9 +228,47 @@ func TestRotation(t *testing.T) {
 			}
 		}
 	}
-	f.ring.Rotate(f.now, 0) // after a theft: invalidates all tokens
+	f.ring.Rotate(f.now, 0, 0) // after a theft: invalidates all tokens
 	if _, err := f.v.Verify(old, UseAccess); !errors.Is(err, api.ErrUnauthenticated) {
 		t.Errorf("remembered token of a dropped key: %v", err)
+	}
+}
+
+// TestANewKeyIsAnnounced: whoever has fetched the keys within Announce verifies all tokens, and a key leaves when the
+// last token that it has signed has ended.
+func TestANewKeyIsAnnounced(t *testing.T) {
+	f := newFixture(t, 0)
+	const life = 24 * time.Hour
+	f.ring.Rotate(f.now, Announce, life)
+	fetched := f.ring.Public()
+	kid := func() string {
+		text := f.sign(t, Claims{})
+		head, _, err := gojwt.NewParser().ParseUnverified(text, gojwt.MapClaims{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return head.Header["kid"].(string)
+	}
+	old := kid()
+	if f.now = f.now.Add(Announce - time.Second); kid() != old {
+		t.Error("the new key signs before it was announced for long enough")
+	}
+	f.now = f.now.Add(time.Second)
+	fresh := kid()
+	if _, ok := fetched.Key(fresh); fresh == old || !ok {
+		t.Errorf("the key %s signs, want one that was fetched before, and not %s", fresh, old)
+	}
+	f.ring.Expire(f.now.Add(life-time.Second), life)
+	if _, ok := f.ring.Key(old); !ok {
+		t.Error("the old key is gone before its last token has ended")
+	}
+	f.ring.Expire(f.now.Add(life), life)
+	if _, ok := f.ring.Key(old); ok || len(f.ring.Status(life)) != 1 {
+		t.Error("the old key is there after its last token has ended")
+	}
+	f.ring.Rotate(f.now, Announce, 0)
+	if _, ok := f.ring.Key(fresh); ok || kid() == fresh {
+		t.Error("after a theft, the old key still verifies or signs")
 	}
 }
 
