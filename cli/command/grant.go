@@ -107,7 +107,8 @@ and placed in other clusters as far as there is capacity.`,
 func (c *cli) capCmd() *cobra.Command {
 	group := c.grantCmd("cap", "Limit the capacity that a cluster or node may report",
 		`Limit the capacity that a cluster may report: what it reports beyond a limit is
-ignored. 0 removes a limit. Limits without a flag stay as they are.`,
+ignored. 0 removes a limit, except that of devices: --device gpu=0 permits none, and
+--device gpu=-1 removes the limit. Limits without a flag stay as they are.`,
 		func(cmd *cobra.Command) func(*api.Grant) error {
 			set := capFlags(cmd)
 			nodes := cmd.Flags().Int("nodes", 0, "maximum number of nodes")
@@ -123,7 +124,8 @@ ignored. 0 removes a limit. Limits without a flag stay as they are.`,
 	node := &cobra.Command{
 		Use: "node [CLUSTER/]NAME", Aliases: []string{"nodes"}, Short: "Limit the capacity that a node may report", Args: cobra.ExactArgs(1),
 		Long: `Limit the capacity that a node may report: what it reports beyond a limit is
-ignored. 0 removes a limit. Limits without a flag stay as they are. The cluster's
+ignored. 0 removes a limit, except that of devices: --device gpu=0 permits none, and
+--device gpu=-1 removes the limit. Limits without a flag stay as they are. The cluster's
 configuration (node_caps) may set limits too; the lower limit of the two applies.
 Instances that are on the node stay there.`,
 	}
@@ -154,13 +156,13 @@ func capFlags(cmd *cobra.Command) func(*api.Caps) {
 	vcpus := f.Float64("vcpus", 0, "maximum vCPUs")
 	memory := f.Int64("memory", 0, "maximum memory, MiB")
 	storage := f.Int64("storage", 0, "maximum disk space, MiB")
-	devices := f.StringToInt("device", nil, "maximum devices of a kind, such as gpu=2; may be repeated")
+	devices := f.StringToInt("device", nil, "maximum devices of a kind, such as gpu=2; 0: none, -1: no limit; may be repeated")
 	privileged := f.Bool("privileged", true, "whether it may run privileged workloads")
 	setters := map[string]func(*api.Caps){
 		"vcpus":      func(k *api.Caps) { k.MilliCPU = int64(math.Round(*vcpus * 1000)) },
 		"memory":     func(k *api.Caps) { k.MemoryMB = *memory },
 		"storage":    func(k *api.Caps) { k.StorageMB = *storage },
-		"device":     func(k *api.Caps) { k.Devices = *devices },
+		"device":     func(k *api.Caps) { k.Devices = deviceCaps(k.Devices, *devices) },
 		"privileged": func(k *api.Caps) { k.NoPrivileged = !*privileged },
 	}
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -187,6 +189,18 @@ func capFlags(cmd *cobra.Command) func(*api.Caps) {
 			}
 		}
 	}
+}
+
+// noDeviceCap removes the limit of a kind of devices: 0 permits none.
+const noDeviceCap = -1
+
+// deviceCaps returns the limits of devices with the changed ones; those of -1 are removed.
+func deviceCaps(had, changed map[string]int) map[string]int {
+	all := map[string]int{}
+	maps.Copy(all, had)
+	maps.Copy(all, changed)
+	maps.DeleteFunc(all, func(_ string, n int) bool { return n == noDeviceCap })
+	return all
 }
 
 // audience describes the tenants whose services a cluster may run.

@@ -112,6 +112,12 @@ func TestOpenAndCloseAndCapACluster(t *testing.T) {
 		},
 		{"cap cluster munich --nodes 4", capped(func(c *api.Caps) { c.Nodes = 4 }), "4 nodes"},
 		{"cap cluster munich --memory 0 --nodes 3 --privileged", capped(func(c *api.Caps) { c.MemoryMB, c.NoPrivileged = 0, false }), "2.5 vCPU, 100 MiB disk"},
+		{
+			"cap cluster munich --device gpu=-1",
+			capped(func(c *api.Caps) { c.MemoryMB, c.NoPrivileged, c.Devices = 0, false, map[string]int{"tpu": 0} }),
+			"limited to 2.5 vCPU, 100 MiB disk, 3 nodes, 0 tpu",
+		},
+		{"cap cluster munich --device gpu=2", capped(func(c *api.Caps) { c.MemoryMB, c.NoPrivileged = 0, false }), "2 gpu, 0 tpu"},
 	} {
 		_, said, code := r.run("", strings.Fields(step.line)...)
 		if code != 0 || !strings.Contains(said, step.says) {
@@ -149,7 +155,7 @@ func TestGrantsThatCannotBeAreRefused(t *testing.T) {
 		"cap cluster munich --storage -5":     {2, "--storage -5: want 0 (no limit) or more"},
 		"cap cluster munich --nodes -5":       {2, "--nodes -5: want 0 (no limit) or more"},
 		"cap cluster munich --device gpu=few": {2, "gpu=few"},
-		"cap cluster munich --device gpu=-1":  {1, "gpu"},
+		"cap cluster munich --device gpu=-2":  {1, "gpu"},
 		"cap cluster oslo --nodes 1":          {6, "oslo"},
 		"open cluster oslo":                   {6, "oslo"},
 		"open cluster munich --to nobody":     {6, "nobody"},

@@ -26,8 +26,8 @@ func (c *cli) topCmd() *cobra.Command {
 		Use: "top", Short: "Show what instances and nodes use now",
 		Long: `Show what instances and nodes use now: processor (1000m is one vCPU), memory without
 the cache of files, and bytes received and sent per second. Each node measures when
-it is asked, for a second. What cannot be measured is "-"; what does not answer is
-reported, and the command fails.`,
+it is asked, for a second. What a runtime cannot measure is "-". What does not answer,
+or has just started, is reported, and the command fails: repeat it.`,
 	}
 	group.AddCommand(c.topInstancesCmd(), c.topNodesCmd())
 	return group
@@ -50,7 +50,7 @@ func (c *cli) topFlags(cmd *cobra.Command, t *top, what string) {
 }
 
 // measureAll prints a measurement, or with --watch one after the other until ctx ends.
-func measureAll[T any](ctx context.Context, c *cli, p output.Printer, t *top, table output.Table[T], measure func() (api.Usages[T], error)) error {
+func measureAll[T any](ctx context.Context, c *cli, p output.Printer, t *top, table output.Table[T], measure func() (api.Usages[T], error), partly func([]T) []api.Unmeasured) error {
 	if t.interval < shortestInterval {
 		return usage("--interval %s: want at least %s", t.interval, shortestInterval)
 	}
@@ -59,7 +59,7 @@ func measureAll[T any](ctx context.Context, c *cli, p output.Printer, t *top, ta
 		next := time.After(t.interval)
 		got, err := measure()
 		if err == nil {
-			err = printUsages(c, p, t, table, rows, got)
+			err = errors.Join(printUsages(c, p, t, table, rows, got), unmeasured(p, append(slices.Clip(got.Missing), partly(got.Items)...)))
 		}
 		switch {
 		case !t.watch:
@@ -79,7 +79,7 @@ func measureAll[T any](ctx context.Context, c *cli, p output.Printer, t *top, ta
 	}
 }
 
-// printUsages prints one measurement. It returns an error that names what was not measured.
+// printUsages prints one measurement.
 func printUsages[T any](c *cli, p output.Printer, t *top, table output.Table[T], rows *output.Rows[T], got api.Usages[T]) (err error) {
 	if c.sortBy != "" {
 		if err := output.Sort(p, table, got.Items, c.sortBy); err != nil {
@@ -98,7 +98,7 @@ func printUsages[T any](c *cli, p output.Printer, t *top, table output.Table[T],
 	case len(got.Missing) == 0:
 		c.say("no %s", table.Kind)
 	}
-	return errors.Join(err, unmeasured(p, got.Missing))
+	return err
 }
 
 // shownUnmeasured limits what an error names.
@@ -129,6 +129,16 @@ func unmeasured(p output.Printer, all []api.Unmeasured) error {
 	return fmt.Errorf("not measured: %s; see treeline doctor if that stays so: %w", strings.Join(texts, "; "), api.ErrUnavailable)
 }
 
+// justStarted returns the instances of which a node has counters, but not yet twice: also after a move or a restart.
+func justStarted(all []api.InstanceUsage) (out []api.Unmeasured) {
+	for _, u := range all {
+		if u.MilliCPU < 0 && u.Memory >= 0 {
+			out = append(out, api.Unmeasured{Instance: u.Instance, Cluster: u.Cluster, Node: u.Node, Reason: "it has just started there; repeat the command for its processor and network"})
+		}
+	}
+	return out
+}
+
 func (c *cli) topInstancesCmd() *cobra.Command {
 	var t top
 	var node string
@@ -138,7 +148,7 @@ func (c *cli) topInstancesCmd() *cobra.Command {
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			return measureAll(ctx, c, p, &t, output.InstanceUsages, func() (api.Usages[api.InstanceUsage], error) {
 				return c.instanceUsage(ctx, a, args, t.cluster, node)
-			})
+			}, justStarted)
 		}),
 	}
 	c.topFlags(cmd, &t, "instances")
@@ -212,7 +222,7 @@ also what the instances use of that. Percentages are of what the nodes offer.`,
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, args []string) error {
 			return measureAll(ctx, c, p, &t, output.NodeUsages, func() (api.Usages[api.NodeUsage], error) {
 				return c.nodeUsage(ctx, a, args, api.ClusterID(t.cluster))
-			})
+			}, func([]api.NodeUsage) []api.Unmeasured { return nil })
 		}),
 	}
 	c.topFlags(cmd, &t, "nodes")
