@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -38,6 +39,7 @@ type T interface {
 type Options struct {
 	RootDisk int64    // bytes of a separate disk for the root's data; 0: none
 	RootArgs []string // further flags
+	Bin      string   // directory of the daemons' programs; empty: Bin. See Proc.Upgrade
 }
 
 // Lab is one installation.
@@ -72,7 +74,7 @@ const (
 // New starts a root and signs in. The lab ends with the test.
 func New(t T, o Options) *Lab {
 	t.Helper()
-	bin := Bin(t)
+	bin := cmp.Or(o.Bin, Bin(t))
 	dir, err := os.MkdirTemp("", "lab-")
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -84,7 +86,7 @@ func New(t T, o Options) *Lab {
 	var id [4]byte
 	_, _ = rand.Read(id[:])
 	l := &Lab{
-		Dir: dir, Tenant: api.Tenant("lab" + hex.EncodeToString(id[:])), Program: filepath.Join(bin, "workload"),
+		Dir: dir, Tenant: api.Tenant("lab" + hex.EncodeToString(id[:])), Program: filepath.Join(Bin(t), "workload"),
 		t: t, bin: bin, board: newBoard(), rootData: filepath.Join(dir, "root"),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -197,6 +198,19 @@ func (p *Proc) Restart() {
 	p.lab.t.Helper()
 	p.Kill9()
 	p.Start()
+}
+
+// Upgrade ends the process with SIGTERM and has its next start run the program of the same name in a directory.
+func (p *Proc) Upgrade(dir string) {
+	p.lab.t.Helper()
+	p.Stop()
+	for i, a := range p.args {
+		if slices.Contains(programs, filepath.Base(a)) {
+			p.args[i] = filepath.Join(dir, filepath.Base(a))
+			return
+		}
+	}
+	p.lab.t.Fatalf("upgrade %s: %v has none of the programs", p.Name, p.args)
 }
 
 // Pause stops the process with SIGSTOP.
