@@ -126,7 +126,10 @@ func (f *File) Load() (All, error) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&all); err != nil {
+	if err := dec.Decode(&all); err != nil && strings.Contains(err.Error(), "unknown field") {
+		// Not ignored: Update would delete what a newer treeline needs.
+		return all, fmt.Errorf("%s is not a contexts file of this version (%v): if a newer treeline wrote it, use that one, or another file with --config; else correct the key: %w", f.path, err, api.ErrInvalid)
+	} else if err != nil {
 		return all, fmt.Errorf("%s is not a contexts file (%v); repair it, or move it away and sign in again with treeline login: %w", f.path, err, api.ErrInvalid)
 	}
 	if all.Contexts == nil {

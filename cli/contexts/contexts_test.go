@@ -114,7 +114,7 @@ func TestUnknownKeysAreNamed(t *testing.T) {
 	if err := os.WriteFile(path, []byte("curent: home\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := contexts.Open(path).Load(); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "curent") {
+	if _, err := contexts.Open(path).Load(); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "curent") || !strings.Contains(err.Error(), "newer treeline") {
 		t.Fatal(err)
 	}
 }
