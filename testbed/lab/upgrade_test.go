@@ -16,7 +16,7 @@ import (
 )
 
 // previous is the commit of the release that this one upgrades from. Set it to the tag of each release.
-const previous = "fadcc993"
+const previous = "fadcc993df2d2cf6112c45a225c457cc504254a3"
 
 // buildPrevious builds the daemons of the previous release from the history of this repository.
 func buildPrevious(t *testing.T) (dir string) {
