@@ -144,7 +144,7 @@ func (c *Core) leaveHeld(why string) {
 	}, func(id api.NodeID) bool { return !silent[id] })
 	c.settleIfAllReported()
 	c.fx.Emit(placement.ToMoves, c.place.Tasks())
-	c.uplink.Notice(api.ReasonRestored, fmt.Sprintf("the restored cluster continues: %s; %d instances without a record stop", why, stop))
+	c.uplink.Notice(api.ReasonNone, fmt.Sprintf("the restored cluster continues: %s; %d instances without a record stop", why, stop))
 }
 
 // Restored returns the state after a restore from a snapshot.

@@ -98,6 +98,9 @@ func TestARestoredClusterStopsNothing(t *testing.T) {
 	if _, held := w.disk[store.KindRestored+"\x00"+store.KeyRestored]; held {
 		t.Error("the store has still the document of the restore")
 	}
+	if n := w.c.uplink.Notices(); len(n) < 2 || n[len(n)-1].Text != "the restored cluster continues: all that nodes run has a record; 0 instances without a record stop" {
+		t.Errorf("the notices are %+v, want that the cluster continues", n)
+	}
 	w.pass(time.Minute)
 	w.expectRuns(before, "after the root has answered")
 	w.restart()
