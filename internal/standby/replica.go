@@ -238,6 +238,11 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	log.Info(kind+" is a standby until no other replica is active", "address", local, "data", r.o.Dir.Name())
 	daemon.NotifyReady(log)
 	st, err := r.shares.Await(serving, func(l shared.Lease) {
+		if l.Name == r.url {
+			active.Store(nil) // forwarding to itself would be refused
+			log.Info("an earlier process of this replica was active", "url", l.Name)
+			return
+		}
 		all.Learn([]string{l.Name})
 		all.Prefer(l.Name)
 		active.Store(&l)
