@@ -12,3 +12,8 @@ var Script string
 //
 //go:embed systemd openrc config
 var Files embed.FS
+
+// Mosquitto has mosquitto.conf and acl, for Mosquitto as the broker of a cluster.
+//
+//go:embed mosquitto/mosquitto.conf mosquitto/acl
+var Mosquitto embed.FS

@@ -101,6 +101,8 @@ The command signs in, writes a context and makes it the current one.`,
 	f.StringVar(&tenant, "dev-tenant", "dev", "tenant that owns the applications and clusters")
 	f.StringVar(&name, "name", "dev", "context to write")
 	f.StringVar(&sla, "apply", "", "SLA to apply when the installation is ready")
+	f.BoolVar(&cfg.HA, "ha", false, "two replicas of the root and of each cluster, with FerretDB and Mosquitto; the data directory keeps the choice")
+	f.StringVar(&cfg.FerretDB, "ferretdb", "", "with --ha: the program FerretDB, which scripts/ferretdb builds")
 	f.BoolVar(&cfg.Remove, "rm", false, "delete the applications and the data at the end")
 	return cmd
 }

@@ -21,6 +21,7 @@ import (
 const (
 	admin        = "admin"
 	passwordFile = "admin-password"
+	signInFile   = "first-sign-in" // of the root
 )
 
 func (in *installation) ca() ([]byte, error) {
@@ -51,7 +52,7 @@ func (in *installation) signIn(ctx context.Context) (*client.Client, api.Session
 	if err != nil {
 		return nil, s, err
 	}
-	code, err := os.ReadFile(filepath.Join(in.dir("root"), "first-sign-in"))
+	code, err := os.ReadFile(filepath.Join(in.dir("root"), signInFile))
 	switch user, text, ok := strings.Cut(strings.TrimSpace(string(code)), " "); {
 	case err == nil && ok:
 		s, err = open.Redeem(ctx, api.Redeem{User: user, Code: text, Password: password})
@@ -76,6 +77,11 @@ func (in *installation) dial() string {
 		return in.listen("root")
 	}
 	return strings.TrimSpace(string(text))
+}
+
+func (in *installation) hasPassword() bool {
+	_, err := os.Stat(filepath.Join(in.cfg.Data, passwordFile))
+	return err == nil
 }
 
 // password returns the admin's password, which is generated once and stored in the data directory.

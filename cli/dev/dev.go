@@ -45,7 +45,12 @@ type Config struct {
 	ImageDirs  []string // directories with OCI archives
 	Allow      []string // directories below which the process runtime may start programs
 	Tenant     api.Tenant
-	Remove     bool // at the end: delete the applications, then the data
+	// HA runs two replicas of the root and of each cluster, which share FerretDB, the program at that path.
+	HA       bool
+	FerretDB string
+	Remove   bool // at the end: delete the applications, then the data
+
+	mosquitto string // the program
 }
 
 // Hooks are called during Run.
@@ -69,7 +74,7 @@ type Up struct {
 
 // Daemon is a running process.
 type Daemon struct {
-	Name, Kind string // Kind: root, cluster, node, net
+	Name, Kind string // Kind: root, cluster, node, net, store, broker
 	PID        int
 	Address    string // host:port, empty if it does not listen; for a netmanager the node's address
 	Data, Log  string
@@ -87,6 +92,7 @@ type state struct {
 	Joined map[string]bool   `json:"joined"`
 	// Network is the network of containers. It does not change, because addresses depend on it.
 	Network string `json:"network,omitempty"`
+	HA      bool   `json:"ha,omitempty"` // replicas have another store than daemons without
 	// Hosts is the network between the nodes' hosts and this machine.
 	Hosts netip.Prefix `json:"hosts,omitzero"`
 }
@@ -143,7 +149,7 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	if cfg.Data, err = filepath.Abs(cfg.Data); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	if err := cfg.Validate(); err != nil {
+	if err := cmp.Or(cfg.Validate(), cfg.checkHA()); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Join(cfg.Data, "logs"), 0o700); err != nil {
@@ -158,6 +164,10 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 	if err := in.load(); err != nil {
 		return err
 	}
+	if len(in.state.Listen) > 0 && in.state.HA != cfg.HA {
+		return fmt.Errorf("the installation in %s was started with --ha=%t; start it so, or use another --data: %w", cfg.Data, in.state.HA, api.ErrConflict)
+	}
+	in.state.HA = cfg.HA
 	in.hosts = newHosts(in.tag(), cfg.Data, in.state.Hosts)
 	if err := in.chooseNetwork(); err != nil {
 		return err
@@ -304,7 +314,6 @@ func (in *installation) bringUp(ctx context.Context) (Up, error) {
 	if err != nil {
 		return up, err
 	}
-	in.hooks.Step("(root) serves at https://%s", root)
 	a, session, err := in.signIn(ctx)
 	if err != nil {
 		return up, err
@@ -348,7 +357,26 @@ func (in *installation) nodeName(i int) string {
 func (in *installation) dir(daemon string) string { return filepath.Join(in.cfg.Data, daemon) }
 
 func (in *installation) startRoot(ctx context.Context) (string, error) {
-	return in.serve(ctx, "root", rootBinary, "", nil)
+	if in.cfg.HA {
+		if err := in.startStore(ctx); err != nil {
+			return "", err
+		}
+	}
+	args, err := in.haArgs("root")
+	if err != nil {
+		return "", err
+	}
+	root, err := in.serve(ctx, "root", rootBinary, "", args)
+	if err != nil {
+		return "", err
+	}
+	if in.cfg.HA && !in.hasPassword() { // a standby has no code for the first sign-in
+		if err := in.awaitFile(ctx, "root", filepath.Join(in.dir("root"), signInFile)); err != nil {
+			return "", err
+		}
+	}
+	in.hooks.Step("(root) serves at https://%s", root)
+	return root, in.startSecond(ctx, "root", rootBinary, rootKeys, args)
 }
 
 // serve starts a daemon that listens, and returns its address.
@@ -381,7 +409,7 @@ func (in *installation) overlay() bool { return in.cfg.Network == api.NetworkOve
 // that their nodes' network namespaces can reach.
 func (in *installation) host(name string) string {
 	host, _, _ := net.SplitHostPort(in.cfg.Listen)
-	if ip := net.ParseIP(host); name != "root" && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
+	if ip := net.ParseIP(host); name != "root" && name != "root"+secondOf && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
 		return in.hosts.gateway().String()
 	}
 	return host
@@ -421,11 +449,31 @@ func (in *installation) startClusters(ctx context.Context, a *client.Client) err
 			}
 			token = t.Token
 		}
-		addr, err := in.serve(ctx, name, clusterBinary, token, []string{"--name", name})
+		args, err := in.haArgs(name)
+		if err != nil {
+			return err
+		}
+		args = append(args, "--name", name)
+		if in.cfg.HA {
+			broker, err := in.address(name + brokerOf)
+			if err != nil {
+				return err
+			}
+			args = append(args, "--broker-url", "mqtts://"+broker)
+		}
+		addr, err := in.serve(ctx, name, clusterBinary, token, args)
 		if err != nil {
 			return err
 		}
 		in.hooks.Step("(cluster %s) serves at https://%s", name, addr)
+		if in.cfg.HA {
+			if err := in.startBroker(ctx, name); err != nil {
+				return err
+			}
+		}
+		if err := in.startSecond(ctx, name, clusterBinary, clusterKeys, args); err != nil {
+			return err
+		}
 		return in.update(func(s *state) { s.Joined[name] = true })
 	})
 }
@@ -475,7 +523,7 @@ func (in *installation) startNet(ctx context.Context, node string, i int) (strin
 	}
 	name := node + "-net"
 	socket := filepath.Join(in.dir(name), "net.sock")
-	if len(socket) > 100 { // the kernel's limit is 107
+	if len(socket) > maxSockPath {
 		socket = filepath.Join("/run", hostsPrefix+in.tag()+"-"+node+".sock")
 	}
 	args := []string{"--data", in.dir(name), "--credentials", in.dir(node), "--socket", socket}
@@ -607,8 +655,12 @@ func (in *installation) daemons() (out []Daemon) {
 	for _, d := range in.sup.children() {
 		kind := "node"
 		switch {
-		case d.name == "root":
+		case strings.HasSuffix(d.binary, rootBinary):
 			kind = "root"
+		case d.name == storeName:
+			kind = "store"
+		case strings.HasSuffix(d.name, brokerOf):
+			kind = "broker"
 		case strings.HasSuffix(d.binary, clusterBinary):
 			kind = "cluster"
 		case strings.HasSuffix(d.binary, netBinary):

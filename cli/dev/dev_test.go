@@ -167,6 +167,9 @@ const sla = `{"sla_version":"v2.0","applications":[{"application_name":"shop","a
 const lone = `{"sla_version":"v2.0","applications":[{"application_name":%q,"application_namespace":"prod","microservices":[
  {"microservice_name":"db","microservice_namespace":"v1","virtualization":"process","code":%q,"memory":%d}]}]}`
 
+const small = `{"sla_version":"v2.0","applications":[{"application_name":%q,"application_namespace":"prod","microservices":[
+ {"microservice_name":"db","microservice_namespace":"v1","virtualization":"process","code":%q,"cmd":["log","20"],"memory":16,"vcpus":0.1}]}]}`
+
 // until waits for a change after which ok returns true for the application's instances.
 func until(t *testing.T, c *client.Client, ok func([]api.Instance) bool) []api.Instance {
 	t.Helper()
@@ -261,6 +264,86 @@ func TestAnInstallationLives(t *testing.T) {
 		if left, err := filepath.Glob(pattern + cgroup); err != nil || len(left) > 0 {
 			t.Errorf("cgroups are still there: %q, %v", left, err)
 		}
+	}
+}
+
+// Two replicas of the root and of a cluster: both active processes are killed, one after the other, and the
+// installation goes on. The next start finds everything, and --rm removes it.
+func TestReplicasSurviveKills(t *testing.T) {
+	needRoot(t)
+	cfg := config(t)
+	cfg.HA, cfg.Clusters, cfg.Nodes, cfg.FerretDB = true, 1, 1, os.Getenv("TREELINE_TEST_FERRETDB")
+	if cfg.FerretDB == "" {
+		const reason = "no store for replicas: set TREELINE_TEST_FERRETDB=$(scripts/ferretdb)"
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatal(reason)
+		}
+		t.Skip(reason)
+	}
+	in := start(t, cfg)
+	t.Cleanup(func() { // before the data is removed
+		for _, name := range []string{"root", "root-2", "c1", "c1-2"} {
+			if b, _ := os.ReadFile(filepath.Join(cfg.Data, "logs", name+".log")); t.Failed() {
+				t.Logf("the end of what %s said:\n%s", name, b[max(0, len(b)-4096):])
+			}
+		}
+	})
+	pids := map[string]int{}
+	var roots []string
+	for _, d := range in.up.Daemons {
+		pids[d.Name] = d.PID
+		if d.Kind == "root" {
+			roots = append(roots, "https://"+d.Address)
+		}
+	}
+	if len(pids) != 7 || len(roots) != 2 { // two roots, two replicas of the cluster, a node, the store and the broker
+		t.Fatalf("the daemons are %+v, want seven, two of them roots", in.up.Daemons)
+	}
+	c, err := client.New(client.Options{URL: in.up.URL, CA: in.up.CA, Tokens: client.Static(in.up.Session.Access), Replicas: roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	apply := func(app string) {
+		t.Helper()
+		doc := fmt.Sprintf(small, app, filepath.Join(cfg.Bin, "workload"))
+		// A write is not repeated by the client if its connection broke; applying is idempotent.
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+			_, err := c.Apply(t.Context(), []byte(doc), client.ApplyOptions{Tenant: "dev"})
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, api.ErrUnavailable) || time.Now().After(end) {
+				t.Fatalf("apply %s: %v", app, err)
+			}
+		}
+	}
+	apply("first")
+	until(t, c, running(1))
+	// The first replicas are active, because they started before the second ones.
+	for i, name := range []string{"root", "c1"} {
+		began := time.Now()
+		if err := syscall.Kill(pids[name], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		apply("after-" + name)
+		t.Logf("after a kill of %s, a request was acknowledged in %v", name, time.Since(began))
+		until(t, c, running(i+2))
+		t.Logf("after a kill of %s, a new instance ran in %v", name, time.Since(began))
+	}
+	in.stop(t)
+
+	alone := cfg
+	alone.HA = false
+	if err := dev.Run(t.Context(), alone, dev.Hooks{Step: t.Logf}); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "--ha") {
+		t.Errorf("a start without --ha: %v, want ErrConflict that names the flag", err)
+	}
+	cfg.Remove = true
+	in = start(t, cfg)
+	until(t, in.client(t), running(3))
+	in.stop(t)
+	if _, err := os.Stat(cfg.Data); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the data is still there: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -91,17 +92,22 @@ func (s *supervisor) children() []*process {
 	return slices.Clone(s.all)
 }
 
-// end stops all children: first nodes, then netmanagers, clusters, and the root.
+// end stops all children: first nodes, then netmanagers, clusters, the root, and what they use.
 func (s *supervisor) end() {
+	order := []string{nodeBinary, netBinary, clusterBinary, rootBinary}
+	rank := func(p *process) int {
+		i := slices.Index(order, filepath.Base(p.binary))
+		return (i + len(order) + 1) % (len(order) + 1) // others are last
+	}
 	all := s.children()
-	for _, binary := range []string{nodeBinary, netBinary, clusterBinary, rootBinary} {
+	for turn := range len(order) + 1 {
 		for _, p := range all {
-			if strings.HasSuffix(p.binary, "/"+binary) {
+			if rank(p) == turn {
 				close(p.stop)
 			}
 		}
 		for _, p := range all {
-			if strings.HasSuffix(p.binary, "/"+binary) {
+			if rank(p) == turn {
 				<-p.done
 			}
 		}

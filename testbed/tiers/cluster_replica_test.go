@@ -39,7 +39,7 @@ func clusterReplicaConfig(uri, dir, broker, token, listen string, all ...string)
 }
 
 // Two processes are one cluster: the second serves its role and forwards requests to the first, and takes
-// over when the first one is stopped or paused (scripts/up --ha kills it). The node and the root find the active one, and what
+// over when the first one is stopped or paused (TestReplicasSurviveKills in cli/dev kills it). The node and the root find the active one, and what
 // runs is not touched. A paused replica that goes on tells the node nothing.
 func TestReplicasOfAClusterTakeOver(t *testing.T) {
 	uri := mongotest.URI(t)
