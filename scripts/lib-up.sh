@@ -1,8 +1,9 @@
 # Functions of scripts/up and scripts/down. Sourced after lib.sh.
 
-# up_options ARGUMENT...: sets example, state, listen, config and shown_cli.
+# up_options ARGUMENT...: sets example, ha, state, listen, config and shown_cli.
 up_options() {
 	example=hello
+	ha=
 	state=$top/.treeline
 	shown_cli=bin/treeline
 	while [ $# -gt 0 ]; do
@@ -12,6 +13,11 @@ up_options() {
 			hello | shop) example=$2 ;;
 			*) fail "there is no example \"${2-}\"" "the examples are hello and shop" ;;
 			esac
+			;;
+		--ha)
+			ha=1
+			shift
+			continue
 			;;
 		--state) [ $# -gt 1 ] || fail "--state needs a directory" && state=$(realpath -m "$2") ;;
 		--listen) [ $# -gt 1 ] || fail "--listen needs HOST:PORT" && listen=$2 ;;

@@ -14,7 +14,8 @@ GOVULNCHECK=golang.org/x/vuln/cmd/govulncheck@v1.1.4
 # sources start.
 UP_PROGRAMS=(containerd:containerd ctr:containerd runc:runc ip:iproute2 nft:nftables flock:util-linux tar:tar mkfs.ext4:e2fsprogs)
 SHOP_PROGRAMS=(redis-check-rdb:redis-tools) # for the example shop
-TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" mosquitto:mosquitto mosquitto_passwd:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
+HA_PROGRAMS=(mosquitto:mosquitto)           # for scripts/up --ha
+TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" "${HA_PROGRAMS[@]}" mosquitto_passwd:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
 	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount
 	curl:curl git:git systemd-analyze:systemd systemctl:systemd openrc:openrc python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils
 	qemu-system-x86_64:qemu-system-x86 docker-registry:docker-registry prometheus:prometheus promtool:prometheus
