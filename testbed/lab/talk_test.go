@@ -109,7 +109,20 @@ func (l loss) String() string { return l.of + " " + l.Failure.String() }
 func (w *talk) nothingLost(t *testing.T, by string) {
 	t.Helper()
 	if f := w.lost(); len(f) > 0 {
-		t.Errorf("%d requests were lost by the caller %s, want 0: %v", len(f), by, f)
+		t.Errorf("%d requests were lost by %s, want 0: %v", len(f), by, f)
+	}
+}
+
+// oneLost fails the test if more than one request of all callers was lost, except those that except
+// excuses. A daemon that disturbs flows loses a request of most callers. The one is for losses whose cause
+// is not known: two in eight restarts of a cluster orchestrator, with 17 callers on a busy machine.
+func (w *talk) oneLost(t *testing.T, by string, except func(loss) bool) {
+	t.Helper()
+	f := slices.DeleteFunc(w.lost(), func(l loss) bool { return except != nil && except(l) })
+	if len(f) > 1 {
+		t.Errorf("%d requests were lost by %s, want 1 at most: %v", len(f), by, f)
+	} else if len(f) > 0 {
+		t.Logf("a request was lost by %s: %v", by, f)
 	}
 }
 
