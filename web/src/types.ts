@@ -895,9 +895,11 @@ export interface Resources {
 }
 
 export interface RestoreState {
+  awaits_root?: boolean;
   held: boolean;
   restored?: string;
   silent?: string[];
+  silent_nodes?: string[];
   taken?: string;
   unknown?: UnknownInstance[];
 }
@@ -938,6 +940,10 @@ export interface RollOutVersion {
   ended?: string;
   result: string;
   version: number;
+}
+
+export interface RotateKey {
+  revoke_tokens?: boolean;
 }
 
 export interface RouteStatus {
@@ -1052,6 +1058,14 @@ export interface Session {
   user: string;
 }
 
+export interface SigningKey {
+  ends?: string;
+  id: string;
+  made: string;
+  replaced?: string;
+  signs: string;
+}
+
 export interface Slot {
   addons?: string[];
   arch: string;
@@ -1156,6 +1170,7 @@ export interface Undo {
 export interface UnknownInstance {
   cluster: string;
   instance: string;
+  node?: string;
 }
 
 export interface Unmeasured {
