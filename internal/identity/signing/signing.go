@@ -79,8 +79,7 @@ func Open(o Options) (*Keys, error) {
 		}
 	}
 	o.Log.Warn("token keys in the store cannot be read, creating new ones; all sessions and tokens are invalid", "err", err)
-	o.Ring.Use(jwt.NewRing(o.Now()))
-	return k, nil
+	return k, k.use(context.Background(), jwt.NewRing(o.Now()))
 }
 
 // Public returns the keys that verify tokens now.
@@ -122,7 +121,13 @@ func (k *Keys) Rotate(ctx context.Context, revoke bool) error {
 	} else {
 		next.Rotate(now, jwt.Announce, keep)
 	}
-	if text, err = next.Marshal(); err != nil {
+	return k.use(ctx, next)
+}
+
+// use saves the keys in the store and then uses them.
+func (k *Keys) use(ctx context.Context, next *jwt.Ring) error {
+	text, err := next.Marshal()
+	if err != nil {
 		return err
 	}
 	d, err := k.opt.Sealer.Seal(label, seal.Salted(map[string][]byte{key: text}))
@@ -131,7 +136,7 @@ func (k *Keys) Rotate(ctx context.Context, revoke bool) error {
 	}
 	err = k.table.Update(ctx, key, func(sealed, bool) (sealed, error) { return sealed{d}, nil })
 	if err != nil {
-		return fmt.Errorf("rotate the signing key: %w", err)
+		return fmt.Errorf("save the signing keys: %w", err)
 	}
 	k.opt.Ring.Use(next)
 	if err := k.opt.File(text); err != nil {

@@ -134,6 +134,24 @@ func TestRevokedKeysDoNotReturn(t *testing.T) {
 	}
 }
 
+// TestNewKeysAreKept: the next start with the same secrets.key verifies tokens of the keys that replaced unreadable ones.
+func TestNewKeysAreKept(t *testing.T) {
+	a := newReplica(t, mem.New())
+	if err := a.open().Rotate(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	b := &replica{t: t, st: a.st, wrap: newWrapper(t), file: a.file, now: start}
+	b.open()
+	text, written := b.sign(), b.file
+	b.file = a.file // a replica with a key file of before
+	if k := b.open(); !verifies(k.Public(), text, b.now) {
+		t.Error("the second start does not verify a token of the first")
+	}
+	if ring, err := jwt.ParseRing(written); err != nil || !verifies(ring.Public(), text, b.now) {
+		t.Errorf("the key file has other keys, or is not readable: %v", err)
+	}
+}
+
 func TestKeysAreBounded(t *testing.T) {
 	a := newReplica(t, mem.New())
 	k := a.open()
