@@ -48,7 +48,7 @@ const minOperatorToken = 20
 
 const (
 	keysEvery = jwt.Announce - 30*time.Minute // between fetches; bounds how long a key that the root has retired is accepted
-	keysGap   = time.Minute                   // minimum time between fetches because of unknown keys
+	keysGap   = time.Minute                   // after an error, and the minimum time between fetches because of unknown keys
 )
 
 // identities has the cluster's certificates and keys, and verifies those of others.
@@ -246,27 +246,38 @@ func (id *identities) keep(creds rootlink.Credentials) error {
 	return id.use(creds)
 }
 
-// followKeys fetches the keys that verify users' tokens, every keysEvery and when a token has
-// an unknown key, until ctx ends.
+// followKeys fetches the keys that verify users' tokens: at once, every keysEvery, keysGap after an
+// error, and when a token has an unknown key, until ctx ends.
 func (id *identities) followKeys(ctx context.Context, client *http.Client) error {
-	var last time.Time
-	tick := time.NewTicker(keysEvery)
-	defer tick.Stop()
+	var last time.Time // of the fetches after the first one
+	due := time.NewTimer(id.tryKeys(ctx, client))
+	defer due.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-id.unknown:
-			if time.Since(last) < keysGap {
+			if left := time.Until(last.Add(keysGap)); left > 0 {
+				due.Reset(left)
 				continue
 			}
-		case <-tick.C:
+		case <-due.C:
 		}
 		last = time.Now()
-		if err := id.fetchKeys(ctx, client); err != nil && ctx.Err() == nil {
-			id.log.Warn("cannot fetch the keys that verify users' tokens, continuing with the known ones", "err", err)
-		}
+		due.Reset(id.tryKeys(ctx, client))
 	}
+}
+
+// tryKeys fetches the keys and returns the time until the next fetch.
+func (id *identities) tryKeys(ctx context.Context, client *http.Client) time.Duration {
+	err := id.fetchKeys(ctx, client)
+	if err == nil {
+		return keysEvery
+	}
+	if ctx.Err() == nil {
+		id.log.Warn("cannot fetch the keys that verify users' tokens, continuing with the known ones", "err", err)
+	}
+	return keysGap
 }
 
 // learn saves the URLs of the root's replicas, which the root itself has sent.

@@ -1,11 +1,17 @@
 package wiring
 
 import (
+	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -74,4 +80,62 @@ func TestARenewalDoesNotRestoreOlderKeysOfUsers(t *testing.T) {
 			t.Errorf("%s credentials have keys %v and location %q, want %v and Munich", name, got.JWTKeys, got.Info.Location, fetched.JWTKeys)
 		}
 	}
+}
+
+// rootAnswers answers requests for keys.
+type rootAnswers func() (status int)
+
+func (r rootAnswers) RoundTrip(*http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: r(), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"jwt_keys":{"k":""}}`))}, nil
+}
+
+// TestKeysAreFetchedBeforeTheySign: also after a start, an error, and many tokens with unknown keys.
+func TestKeysAreFetchedBeforeTheySign(t *testing.T) {
+	dir, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	authority, err := ca.NewRoot(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		id := &identities{dir: dir, log: slog.New(slog.DiscardHandler), unknown: make(chan struct{}, 1)}
+		if err := id.use(rootlink.Credentials{Pair: authority.Pair(), Info: api.ClusterInfo{ID: "munich"}, URL: "https://root"}); err != nil {
+			t.Fatal(err)
+		}
+		start, status := time.Now(), http.StatusOK
+		var at []time.Duration
+		expect := func(wait time.Duration, when string, want ...time.Duration) {
+			t.Helper()
+			time.Sleep(wait)
+			synctest.Wait()
+			if !slices.Equal(at, want) {
+				t.Errorf("%s: fetched at %v, want %v", when, at, want)
+			}
+			start, at = time.Now(), nil
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		client := &http.Client{Transport: rootAnswers(func() int {
+			at = append(at, time.Since(start))
+			return status
+		})}
+		go func() { _ = id.followKeys(ctx, client) }()
+		expect(keysEvery-time.Second, "start", 0)
+		status = http.StatusServiceUnavailable
+		expect(2*time.Minute, "the root is away", time.Second, keysGap+time.Second)
+		status = http.StatusOK
+		expect(keysEvery, "the root is back", time.Second)
+		id.key("new")
+		expect(time.Second, "an unknown key", 0)
+		id.key("newer")
+		expect(30*time.Second, "an unknown key within the gap")
+		for range 100 {
+			id.key("newest")
+			synctest.Wait()
+		}
+		expect(keysEvery, "more unknown keys", keysGap-31*time.Second)
+	})
 }
