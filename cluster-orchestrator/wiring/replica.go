@@ -79,5 +79,5 @@ func (o *orchestrator) served() http.Handler {
 	if o.replica == nil {
 		return o.http
 	}
-	return standby.Accept(o.id.verifier, identity.OfCluster(o.id.info().ID), o.replica.Guard(o.http))
+	return standby.Accept(o.id.verifier, identity.OfCluster(o.id.info().ID), o.http)
 }

@@ -448,16 +448,17 @@ func (o *orchestrator) value(ctx context.Context, n api.NodeID, w wire.WantValue
 
 func (o *orchestrator) route(health http.Handler) http.Handler {
 	pages := web.Handler(web.Cluster, health)
+	nodes, people := o.replica.Guard(o.server.Handler()), o.replica.Guard(o.api.Handler())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch p := r.URL.Path; {
 		case strings.HasPrefix(p, "/v1/node/"), strings.HasPrefix(p, "/v1/join/"):
-			o.server.Handler().ServeHTTP(w, r)
+			nodes.ServeHTTP(w, r)
 		case p == web.APIPath:
 			pages.ServeHTTP(w, r)
 		case installer.Serves(r):
 			o.programs.ServeHTTP(w, r)
 		case strings.HasPrefix(p, "/v1/"):
-			o.api.Handler().ServeHTTP(w, r)
+			people.ServeHTTP(w, r)
 		default:
 			pages.ServeHTTP(w, r)
 		}
