@@ -13,7 +13,7 @@ import (
 
 // AcceptRestored lets a cluster that was restored from a snapshot continue: it sends nodes their desired sets, and
 // they stop what the cluster and the root have no record of. Refused with ErrConflict if the cluster does not wait for
-// it, and with ErrUnavailable until nodes have had the time to report.
+// it, and with ErrUnavailable until leases from before the start have ended and nodes have had the time to report.
 type AcceptRestored struct{ By string }
 
 func (in AcceptRestored) apply(*Core) error {
@@ -23,11 +23,12 @@ func (in AcceptRestored) apply(*Core) error {
 // stepHeld is Step until a restored cluster continues. Nodes act as if the cluster were away, except that they get leases,
 // and the root as if nothing had changed here.
 func (c *Core) stepHeld(in Input) (err error) {
-	held := c.restored
+	held, check := c.restored, false // check: the cluster may be able to continue now
 	switch in := in.(type) {
 	case Start:
 		c.startHeld()
 	case Tick:
+		check = c.heldTimers()
 	case NodeAlive:
 		return takeBounded(c, in.Node, in.Alive, func(a wire.Alive) {
 			if _, ok := c.members.Node(in.Node); !ok {
@@ -46,6 +47,7 @@ func (c *Core) stepHeld(in Input) (err error) {
 				c.members.SetInfo(r.Node, *r.Info)
 			}
 			held.Report(r)
+			check = true
 		})
 	case JoinNode:
 		if err := in.apply(c); err != nil {
@@ -53,7 +55,7 @@ func (c *Core) stepHeld(in Input) (err error) {
 		}
 		held.Forget(in.Info.ID)
 	case Desired:
-		if !held.Desire(in.Desired) {
+		if check = held.Desire(in.Desired, c.fx.Now); !check {
 			c.uplink.RequestWhole()
 		}
 		c.uplink.Due()
@@ -69,6 +71,10 @@ func (c *Core) stepHeld(in Input) (err error) {
 		if left := held.Until().Sub(c.fx.Now); left > 0 && len(held.Silent(c.members.IDs())) > 0 {
 			return fmt.Errorf("accept the restore: nodes have %s left to report what they run; try again then: %w", left.Round(time.Second), api.ErrUnavailable)
 		}
+		if left := held.LeasesEnd().Sub(c.fx.Now); left > 0 {
+			return fmt.Errorf("accept the restore: nodes that joined after the snapshot may have leases for %s; try again at %s: %w",
+				left.Round(time.Millisecond), c.fx.Real(held.LeasesEnd()).Format(time.RFC3339), api.ErrUnavailable)
+		}
 		c.leaveHeld("accepted by " + in.By)
 		return nil
 	case NodeWill, NetUp, RootNet, NodeProbed, Ranked, Queried:
@@ -76,7 +82,7 @@ func (c *Core) stepHeld(in Input) (err error) {
 	default:
 		return fmt.Errorf("the cluster was restored from a snapshot and keeps everything as it is until it knows what its root wants and what its nodes run, or until treeline snapshot accept: %w", api.ErrConflict)
 	}
-	if held.Ready(c.members.IDs(), c.recorded) {
+	if check && held.Ready(c.fx.Now, c.members.IDs, c.recorded) {
 		c.leaveHeld("all that nodes run has a record")
 	}
 	return err
@@ -85,32 +91,39 @@ func (c *Core) stepHeld(in Input) (err error) {
 func (c *Core) startHeld() {
 	c.begin()
 	c.place.SkipGenerations()
-	c.restored.Start(c.fx.Now.Add(c.cfg.Return + c.members.Dead()))
-	c.fx.Timers.Set(effects.Key{Kind: effects.Settle}, c.restored.Until())
+	c.restored.Start(c.fx.Now, c.cfg.Return+c.members.Dead(), c.members.Dead())
+	c.fx.Timers.Set(effects.Key{Kind: effects.Settle}, c.restored.LeasesEnd())
 	c.uplink.StartHeld()
 	c.uplink.Notice(api.ReasonRestored, fmt.Sprintf("restored from a snapshot of %s: nodes keep what they run until the root has sent what it wants and all nodes have reported, or until the restore is accepted",
 		c.restored.Of().Taken.Format(time.RFC3339)))
 }
 
-// endHeldStep takes the place of what Step does after an input.
-func (c *Core) endHeldStep() {
+// heldTimers takes the place of expire, and reports whether leases from before the start have ended now.
+func (c *Core) heldTimers() (ended bool) {
 	for {
 		k, ok := c.fx.Timers.Pop(c.fx.Now)
 		if !ok {
-			break
+			return ended
 		}
-		if k.Kind == effects.Report {
+		switch k.Kind {
+		case effects.Report:
 			c.uplink.Due()
+		case effects.Settle:
+			ended = true
 		}
 	}
+}
+
+// endHeldStep takes the place of what Step does after an input.
+func (c *Core) endHeldStep() {
 	if c.uplink.IsDue() {
 		gen, desired := c.restored.Gen()
 		c.uplink.ReportHeld(gen, desired, len(c.restored.Silent(c.members.IDs())) == 0, c.restored.Observed())
 	}
 }
 
-// recorded returns the latest placement of an instance that the cluster has a record of, apart from the root's desired set. Once
-// that has come, only instances that the operator added count besides.
+// recorded returns the latest placement of an instance that the cluster has a record of, apart from the root's desired set.
+// After the root's desired set has arrived, only local instances count.
 func (c *Core) recorded(id api.InstanceID) (api.Epoch, bool) {
 	if c.restored.Root() && !c.place.IsLocal(id) {
 		return 0, false

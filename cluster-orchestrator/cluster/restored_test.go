@@ -216,8 +216,46 @@ func TestNoLeaseLetsAnInstanceRunTwice(t *testing.T) {
 	}
 }
 
+// TestLeasesOfUnknownNodesEndFirst: a node that joined after the snapshot may run an exclusive instance for as long as
+// it has a lease.
+func TestLeasesOfUnknownNodesEndFirst(t *testing.T) {
+	w := newWorld(t, 1)
+	w.wants(assignment(0, 1, exclusive(1, 100)))
+	w.beat()
+	w.expect(0, api.Running, "n0")
+	old := maps.Clone(w.disk)
+	w.join("n1", api.Resources{MilliCPU: 4000, MemoryMB: 4096})
+	cut := w.nodes["n0"]
+	cut.off = true
+	w.pass(20 * time.Second)
+	w.expect(0, api.Running, "n1")
+	w.restore(old)
+	end := w.now.Add(7 * time.Second)
+	cut.off = false
+	cut.has[web.Instance(0)] = api.Observed{Instance: web.Instance(0), Epoch: cut.has[web.Instance(0)].Epoch, State: api.Failed, Reason: api.ReasonLeaseExpired, Node: "n0"}
+	w.desire()
+	for _, left := range []time.Duration{7 * time.Second, 10 * time.Millisecond} {
+		w.pass(end.Add(-left).Sub(w.now))
+		w.step(cut.whole())
+		if w.step(cut.alive()); w.leased("n0") || !w.c.Restored().Held {
+			t.Errorf("%s before the lease of n1 ends, n0 has one, or the cluster continues", left)
+		}
+		if err := w.step(AcceptRestored{By: "admin"}).Err; !errors.Is(err, api.ErrUnavailable) {
+			t.Errorf("accept %s before the lease of n1 ends: got %v, want ErrUnavailable", left, err)
+		}
+	}
+	delete(w.nodes, "n1")
+	delete(cut.has, web.Instance(0)) // starts again when n0 has a lease
+	w.now = end
+	if w.step(Tick{}); w.c.Restored().Held {
+		t.Fatalf("the cluster is held after the lease of n1: %+v", w.c.Restored())
+	}
+	w.pass(20 * time.Second)
+	w.expect(0, api.Running, "n0")
+}
+
 // TestAHostileNodeDoesNotTakeOverInstances: it can claim neither an instance that runs where the record says, nor one
-// that the SLA keeps off it, and cannot use up epochs.
+// that the SLA keeps off it, can use up no epochs, and take no lease from another node once the root has sent what it wants.
 func TestAHostileNodeDoesNotTakeOverInstances(t *testing.T) {
 	w := newWorld(t, 1)
 	w.wants(assignment(0, 1, spec(1, 100)))
@@ -228,7 +266,9 @@ func TestAHostileNodeDoesNotTakeOverInstances(t *testing.T) {
 	w.describes("n0", func(i *api.NodeInfo) { i.Privileged = true })
 	w.expect(0, api.Running, "n0")
 	old := maps.Clone(w.disk)
-	w.wants(assignment(1, 2, guarded), assignment(2, 3, spec(1, 100)))
+	single := guarded
+	single.Exclusive = true
+	w.wants(assignment(1, 2, guarded), assignment(2, 3, spec(1, 100)), assignment(3, 4, single))
 	w.beat()
 	w.restore(old)
 	hostile := w.nodes["n1"]
@@ -239,7 +279,7 @@ func TestAHostileNodeDoesNotTakeOverInstances(t *testing.T) {
 	w.speak("n1")
 	w.desire()
 	w.speak("n0")
-	if w.c.Restored().Held {
+	if w.pass(7 * time.Second); w.c.Restored().Held {
 		t.Fatalf("the cluster is held: %+v", w.c.Restored())
 	}
 	w.pass(time.Second)
@@ -256,5 +296,12 @@ func TestAHostileNodeDoesNotTakeOverInstances(t *testing.T) {
 	w.beat()
 	if s := w.c.Restored(); !s.Held || s.Unknown[0].Node != "n1" {
 		t.Errorf("the state is %+v, want the instances that n1 claims", s)
+	}
+	w.pass(8 * time.Second)
+	if w.step(w.nodes["n0"].alive()); !w.leased("n0") {
+		t.Error("n0 gets no lease for its exclusive instance, which n1 claims")
+	}
+	if w.step(hostile.alive()); w.leased("n1") {
+		t.Error("n1 gets a lease for an exclusive instance that n0 runs")
 	}
 }

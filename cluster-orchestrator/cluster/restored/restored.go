@@ -4,8 +4,9 @@
 // It is a sub-machine of the cluster's core and not safe for concurrent use.
 //
 //	m := restored.New(record)
-//	m.Report(report); m.Desire(desired)
-//	if m.Ready(members, has) { … m.Claims(id) … }
+//	m.Start(now, report, lease)
+//	m.Report(report); m.Desire(desired, now)
+//	if m.Ready(now, members, has) { … m.Claims(id) … }
 package restored
 
 import (
@@ -28,14 +29,21 @@ var observedBound = fairshare.Declare(fairshare.Bound{
 // Machine is the state of a restored cluster. Its zero value is not usable.
 type Machine struct {
 	of    store.Restored
-	until time.Time // nodes have had the time to report, and leases that this process has not renewed have ended
+	until time.Time     // nodes have had the time to report
+	lease time.Duration // the longest time after which a lease and what ran under it have ended
+	ended time.Time     // leases from before the start have ended; nodes that are not members may have some
 	nodes map[api.NodeID]*node
 	at    map[api.InstanceID]map[api.NodeID]bool // which nodes observe an instance
 
 	// The root's desired set since the start of this process; gen 0: it has not come.
 	gen     api.Generation
 	digest  api.Digest
-	desired map[api.InstanceID]wire.Assignment
+	desired map[api.InstanceID]assignment
+}
+
+type assignment struct {
+	wire.Assignment
+	since time.Time // the root's epoch is this one
 }
 
 type node struct {
@@ -62,11 +70,17 @@ func New(of store.Restored) *Machine {
 // Of returns which snapshot was restored, and when.
 func (m *Machine) Of() store.Restored { return m.of }
 
-// Start begins the time that nodes have to report.
-func (m *Machine) Start(until time.Time) { m.until = until }
+// Start begins the time that nodes have to report, and the time after which leases from before have ended.
+func (m *Machine) Start(now time.Time, report, lease time.Duration) {
+	m.until, m.lease, m.ended = now.Add(report), lease, now.Add(lease)
+}
 
-// Until returns the end of that time.
+// Until returns the end of the time that nodes have to report.
 func (m *Machine) Until() time.Time { return m.until }
+
+// LeasesEnd returns when leases from before the start have ended. A cluster that continued earlier could place an exclusive
+// instance that still runs on a node which it does not know.
+func (m *Machine) LeasesEnd() time.Time { return m.ended }
 
 // Root reports whether the root's desired set has come.
 func (m *Machine) Root() bool { return m.gen != 0 }
@@ -76,17 +90,22 @@ func (m *Machine) Gen() (api.Generation, api.Digest) { return m.gen, m.digest }
 
 // Desire takes a desired set of the root, whole or as a change of the one before. It returns false for a change of
 // another one, so that the whole set has to be requested.
-func (m *Machine) Desire(d wire.Desired) bool {
+func (m *Machine) Desire(d wire.Desired, now time.Time) bool {
+	before := m.desired
 	switch {
 	case d.Gen < m.gen:
 		return true // a late message
 	case d.From != 0 && d.From != m.gen:
 		return m.gen != 0 && d.Gen == m.gen
 	case d.From == 0:
-		m.desired = make(map[api.InstanceID]wire.Assignment, len(d.Put))
+		m.desired = make(map[api.InstanceID]assignment, len(d.Put))
 	}
 	for _, a := range d.Put {
-		m.desired[a.Instance] = a
+		since := now
+		if old, ok := before[a.Instance]; ok && old.Epoch.Root() == a.Epoch.Root() {
+			since = old.since
+		}
+		m.desired[a.Instance] = assignment{a, since}
 	}
 	for _, id := range d.Drop {
 		delete(m.desired, id)
@@ -99,7 +118,7 @@ func (m *Machine) Desire(d wire.Desired) bool {
 func (m *Machine) Desired() wire.Desired {
 	d := wire.Desired{Gen: m.gen, Digest: m.digest}
 	for _, id := range step.Keys(m.desired) {
-		d.Put = append(d.Put, m.desired[id])
+		d.Put = append(d.Put, m.desired[id].Assignment)
 	}
 	return d
 }
@@ -187,17 +206,38 @@ func (m *Machine) Alive(id api.NodeID, a wire.Alive, now time.Time, members func
 	return l, l.RequestWhole || l.Seq != 0
 }
 
-// mayRun reports whether nothing that the node runs may run on another node, so that the node gets a lease for its
-// exclusive instances. Which ones are exclusive is not known of all. Of two nodes with an instance, the one with the later
-// placement gets the lease, unless the other one has had it in this process.
+// mayRun reports whether the node may get a lease: no other node may still run one of its instances. The core does not know
+// yet which instances are exclusive, so all of them count. Of two nodes with an instance, the one with the later placement gets
+// the lease, unless the other one has had it in this process. Once the root's desired set has arrived, instances that are not
+// exclusive do not count, and a node with the root's placement precedes one with another.
 func (m *Machine) mayRun(id api.NodeID, n *node, now time.Time, members func() []api.NodeID) bool {
 	if !n.whole || now.Before(m.until) && len(m.Silent(members())) > 0 {
 		return false
 	}
 	for in, c := range n.observed {
+		a, assigned := m.desired[in]
+		if !c.runs() || assigned && !a.Spec.Exclusive {
+			continue
+		}
+		if c.State != api.Running && now.Before(m.ended) {
+			return false // a node that is not a member may run it
+		}
 		for other := range m.at[in] {
 			o := m.nodes[other]
-			if d := o.observed[in]; other != id && c.runs() && d.runs() && (o.leased || d.Epoch >= c.Epoch) {
+			d := o.observed[in]
+			if other == id || !d.runs() {
+				continue
+			}
+			if ours, theirs := c.Epoch.Root() == a.Epoch.Root(), d.Epoch.Root() == a.Epoch.Root(); assigned && ours != theirs {
+				// A lease that the other node got before the root's placement was known may have to end first.
+				if ours && !now.Before(a.since.Add(m.lease)) {
+					continue
+				}
+				if theirs {
+					return false
+				}
+			}
+			if o.leased || d.Epoch >= c.Epoch {
 				return false
 			}
 		}
@@ -261,10 +301,10 @@ func (m *Machine) unknown(id api.InstanceID, has func(api.InstanceID) (api.Epoch
 	return false
 }
 
-// Ready reports whether the cluster may continue without an administrator's word: it knows what its root wants and what
-// all its nodes run, and all of that has a record.
-func (m *Machine) Ready(members []api.NodeID, has func(api.InstanceID) (api.Epoch, bool)) bool {
-	if !m.Root() || len(m.Silent(members)) > 0 {
+// Ready reports whether the cluster may continue without AcceptRestored: leases from before the start have ended, it knows
+// what its root wants and what all its nodes run, and all of that has a record.
+func (m *Machine) Ready(now time.Time, members func() []api.NodeID, has func(api.InstanceID) (api.Epoch, bool)) bool {
+	if !m.Root() || now.Before(m.ended) || len(m.Silent(members())) > 0 {
 		return false
 	}
 	for id := range m.at {

@@ -45,24 +45,24 @@ func TestANodeThatReportsTooMuchIsBounded(t *testing.T) {
 // TestAMissingReportIsRequestedAgain: a report that was lost may have had an instance without a record.
 func TestAMissingReportIsRequestedAgain(t *testing.T) {
 	m := restored.New(store.Restored{})
-	m.Start(start)
-	m.Desire(wire.Desired{Gen: 1})
+	m.Start(start, 0, 0)
+	m.Desire(wire.Desired{Gen: 1}, start)
 	members := func() []api.NodeID { return []api.NodeID{"n"} }
 	lease := func(boot, seq uint64) wire.Lease {
 		l, _ := m.Alive("n", wire.Alive{Boot: boot, Seq: seq}, start, members)
 		return l
 	}
 	m.Report(report("n", 1, true))
-	if !m.Ready(members(), none) || lease(1, 1).RequestWhole {
+	if !m.Ready(start, members, none) || lease(1, 1).RequestWhole {
 		t.Fatal("not ready after a whole report without instances")
 	}
 	m.Report(report("n", 3, false))
-	if m.Ready(members(), none) || !lease(1, 2).RequestWhole || lease(1, 3).Seq != 0 {
+	if m.Ready(start, members, none) || !lease(1, 2).RequestWhole || lease(1, 3).Seq != 0 {
 		t.Error("ready without the report 2")
 	}
 	m.Report(report("n", 4, true, 7))
 	m.Report(report("n", 4, true))
-	if m.Ready(members(), none) || len(m.Unknown(none)) != 1 {
+	if m.Ready(start, members, none) || len(m.Unknown(none)) != 1 {
 		t.Error("a repeated report replaces a newer one")
 	}
 	if lease(2, 1); len(m.Silent(members())) != 1 {
@@ -88,7 +88,7 @@ func TestChangesOfAnotherDesiredSetAreNotTaken(t *testing.T) {
 		{wire.Desired{Gen: 4}, true, 2},
 		{wire.Desired{Gen: 9}, true, 0},
 	} {
-		if ok := m.Desire(c.d); ok != c.ok || len(m.Desired().Put) != c.size {
+		if ok := m.Desire(c.d, start); ok != c.ok || len(m.Desired().Put) != c.size {
 			t.Errorf("%d: got %t and %d instances, want %t and %d", i, ok, len(m.Desired().Put), c.ok, c.size)
 		}
 	}
