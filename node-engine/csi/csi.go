@@ -64,7 +64,7 @@ type Manager struct {
 	known   map[string]csi.NodeService
 	volumes map[api.VolumeID]*volume
 	live    map[wire.Key]bool       // placements that this process has prepared
-	working map[string]bool         // what Run does at present
+	working map[string]bool         // what Run does at present; true: it is to be repeated
 	stages  map[api.VolumeID]*stage // of shared volumes, by their ids; those that somebody uses or that are staged
 }
 
@@ -641,8 +641,8 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) work(ctx context.Context, g *sync.WaitGroup) {
 	try := func(what string, fn func() error) {
 		m.mu.Lock()
-		busy := m.working[what]
-		m.working[what] = true
+		_, busy := m.working[what]
+		m.working[what] = busy
 		m.mu.Unlock()
 		if busy {
 			return
@@ -650,8 +650,12 @@ func (m *Manager) work(ctx context.Context, g *sync.WaitGroup) {
 		g.Go(func() {
 			err := fn()
 			m.mu.Lock()
+			again := m.working[what] // it may have ended for an earlier placement
 			delete(m.working, what)
 			m.mu.Unlock()
+			if again {
+				m.hurry()
+			}
 			if err != nil && ctx.Err() == nil {
 				m.opt.Log.Warn("CSI: "+what+" failed, will be tried again", "err", err)
 				time.AfterFunc(m.opt.Pause, m.hurry)
