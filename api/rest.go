@@ -214,8 +214,8 @@ type TokenRequest struct {
 	Uses int   `json:"uses,omitempty"`        // 0: one
 }
 
-// RestoreState is the state of a root or a cluster that was restored from a snapshot. While Held, clusters keep what they
-// run and get no assignments, or nodes.
+// RestoreState is the state of a root or a cluster that was restored from a snapshot. While Held, a root sends
+// its clusters no assignments, and a cluster sends its nodes none; what runs goes on.
 type RestoreState struct {
 	Held     bool              `json:"held"`
 	Taken    time.Time         `json:"taken,omitzero"`    // the snapshot
@@ -228,10 +228,11 @@ type RestoreState struct {
 	SilentNodes []NodeID `json:"silent_nodes,omitempty"` // nodes that have not reported yet
 }
 
-// UnknownInstance is an instance that a cluster reports and its root has no record of there, or a node and its cluster.
+// UnknownInstance is an instance without a record: at a root, one that a cluster reports; at a cluster, one that a node
+// reports.
 type UnknownInstance struct {
 	Cluster  ClusterID  `json:"cluster"`
-	Node     NodeID     `json:"node,omitempty"` // of a cluster's own: one of the nodes that have it
+	Node     NodeID     `json:"node,omitempty"` // at a cluster: one of the nodes that have it
 	Instance InstanceID `json:"instance"`
 }
 

@@ -285,7 +285,10 @@ func checkRestore(ctx context.Context, a *client.Client) []checked {
 	if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: "/v1/system/restore"}, &s); err != nil || !s.Held {
 		return nil
 	}
-	waits := []string{output.Plural(len(s.Unknown), "instance") + " without a record"}
+	var waits []string
+	if n := len(s.Unknown); n > 0 {
+		waits = append(waits, output.Plural(n, "instance")+" without a record")
+	}
 	if s.AwaitsRoot {
 		waits = append(waits, "the root has not sent what it wants")
 	}
@@ -294,6 +297,9 @@ func checkRestore(ctx context.Context, a *client.Client) []checked {
 	}
 	if n := len(s.SilentNodes); n > 0 {
 		waits = append(waits, output.Plural(n, "silent node"))
+	}
+	if len(waits) == 0 {
+		waits = []string{"the restore is not accepted"}
 	}
 	return []checked{warned("restore", "treeline snapshot accept shows what stops, and asks",
 		"restored from the snapshot of %s, and changes nothing yet: %s", s.Taken.Local().Format(time.DateTime), strings.Join(waits, ", "))}

@@ -69,7 +69,11 @@ the last two seconds may then be repeated. When the root ends, the command does,
 			if len(found) == 0 {
 				return missing
 			}
-			err = errors.Join(c.logs(ctx, a, found, numbered, o), missing)
+			var named []api.Instance
+			if numbers := slices.DeleteFunc(slices.Clone(args), func(name string) bool { return !strings.Contains(name, "#") }); len(numbers) > 0 {
+				named, _ = instanceKind.matchAll(c, numbers, all)
+			}
+			err = errors.Join(c.logs(ctx, a, found, named, o), missing)
 			if ctx.Err() != nil && o.Follow {
 				return nil // ended by Ctrl-C
 			}
@@ -106,9 +110,9 @@ func (c *cli) ago(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// logs prints the logs of the instances. Those without logs are an error if the user has named them,
+// logs prints the logs of the instances in found. An instance without logs is an error if it is in named,
 // or if none has any.
-func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, named bool, o client.LogOptions) error {
+func (c *cli) logs(ctx context.Context, a *client.Client, found, named []api.Instance, o client.LogOptions) error {
 	if len(found) == 1 {
 		body, err := a.ReadLogs(ctx, found[0].ID, o)
 		if err != nil {
@@ -149,12 +153,10 @@ func (c *cli) logs(ctx context.Context, a *client.Client, found []api.Instance, 
 		})
 	}
 	wg.Wait()
-	if named {
-		return errors.Join(errs...)
-	}
 	none := 0
 	for k, err := range errs {
-		if errors.Is(err, api.ErrConflict) || errors.Is(err, api.ErrNotFound) { // it has not started, or has been deleted
+		isNamed := slices.ContainsFunc(named, func(i api.Instance) bool { return i.ID == found[k].ID })
+		if !isNamed && (errors.Is(err, api.ErrConflict) || errors.Is(err, api.ErrNotFound)) { // it has not started, or has been deleted
 			none++
 			errs[k] = nil
 			c.say("%v", err)

@@ -338,6 +338,11 @@ func TestReplicasSurviveKills(t *testing.T) {
 	if err := dev.Run(t.Context(), alone, dev.Hooks{Step: t.Logf}); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "--ha") {
 		t.Errorf("a start without --ha: %v, want ErrConflict that names the flag", err)
 	}
+	wild := cfg
+	wild.Listen = "0.0.0.0:0"
+	if err := dev.Run(t.Context(), wild, dev.Hooks{Step: t.Logf}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "one address") {
+		t.Errorf("a start at all addresses: %v, want ErrInvalid that asks for one", err)
+	}
 	cfg.Remove = true
 	in = start(t, cfg)
 	until(t, in.client(t), running(3))

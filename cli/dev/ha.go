@@ -36,10 +36,13 @@ var (
 	clusterKeys = []string{"cluster-ca.pem", "cluster.json", "secrets.key", "operator-token"}
 )
 
-// checkHA checks that the programs of an installation with replicas exist.
+// checkHA checks the address of an installation with replicas, and that its programs exist.
 func (c *Config) checkHA() (err error) {
 	if !c.HA {
 		return nil
+	}
+	if host, _, _ := net.SplitHostPort(c.Listen); host == "" || net.ParseIP(host).IsUnspecified() {
+		return fmt.Errorf("--listen %s: replicas need one address of this machine, such as 127.0.0.1:0, because clients get it: %w", c.Listen, api.ErrInvalid)
 	}
 	if _, err := exec.LookPath(c.FerretDB); err != nil {
 		return fmt.Errorf("--ha needs FerretDB, the store of the replicas: build it with scripts/ferretdb, which prints its path, and pass it with --ferretdb: %w", api.ErrNotFound)
@@ -136,7 +139,10 @@ func (in *installation) startSecond(ctx context.Context, name, binary string, ke
 		}
 		text, err := os.ReadFile(filepath.Join(in.dir(name), file))
 		if err == nil {
-			err = os.WriteFile(to, text, 0o600)
+			err = os.WriteFile(to+".new", text, 0o600)
+		}
+		if err == nil { // a file that was written in part would be taken for the key at the next start
+			err = os.Rename(to+".new", to)
 		}
 		if err != nil {
 			return fmt.Errorf("copy the keys of %s: %w", name, err)

@@ -46,13 +46,13 @@ func (a *API) registerClusters() {
 		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Node], err error) {
 			return out, a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/nodes", nil, &out)
 		})
-	answer(a, clusters.Get("/v1/clusters/{id}/events", "List access records of a cluster", forwarded...).Named("listClusterEvents").
-		About("Who reached instances through the cluster's own port. The root passes the request on to the cluster, which checks the user's rights again."),
+	answer(a, clusters.Get("/v1/clusters/{id}/events", "List records of a cluster", forwarded...).Named("listClusterEvents").
+		About("What users did through the cluster's own port. The root passes the request on to the cluster, which checks the user's rights again."),
 		rights.NodesRead, func(ctx context.Context, p rights.Principal, in *ClusterInput) (out api.Page[api.Event], err error) {
 			if err := a.call(ctx, p, rights.NodesRead, in.ID, http.MethodGet, "/v1/events", nil, &out); err != nil {
 				return out, err
 			}
-			for i := range out.Items { // a cluster speaks of what went through it only
+			for i := range out.Items { // its records are about itself, whatever it says
 				out.Items[i].Tier, out.Items[i].Cluster = "cluster "+string(in.ID), in.ID
 			}
 			return out, nil

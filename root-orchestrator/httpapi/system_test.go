@@ -3,12 +3,15 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/signing"
@@ -158,7 +161,12 @@ func TestSigningKeysAreRotatedByAdminsOfTheSystem(t *testing.T) {
 	if text := ask("a personal token lists", "GET", pat, "", 200); strings.Count(text, `"id"`) != 2 || strings.Contains(text, "seed") {
 		t.Errorf("the keys are %s, want two, without their secrets", text)
 	}
-	if _, _, events := r.raw("GET", "/v1/events", admin, ""); !strings.Contains(events, "Rotate the key that signs tokens") && !strings.Contains(events, "rotate") {
+	var page api.Page[api.Event]
+	_, _, events := r.raw("GET", "/v1/events?users=true", admin, "")
+	check(t, json.Unmarshal([]byte(events), &page))
+	if !slices.ContainsFunc(page.Items, func(e api.Event) bool {
+		return e.By == "root" && strings.Contains(e.Detail, "rotate the key that signs tokens")
+	}) {
 		t.Errorf("the events have no record of it: %s", events)
 	}
 	ask("an admin revokes", "POST", admin, `{"revoke_tokens":true}`, 204)

@@ -89,6 +89,12 @@ func registry(t *testing.T) string {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("docker-registry", "serve", config)
+	said, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	cmd.Stdout, cmd.Stderr = said, said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +109,8 @@ func registry(t *testing.T) string {
 			return addr
 		}
 		if time.Now().After(end) {
-			t.Fatalf("docker-registry does not listen on %s: %v", addr, err)
+			text, _ := os.ReadFile(said.Name())
+			t.Fatalf("docker-registry does not listen on %s: %v\n%s", addr, err, text)
 		}
 	}
 }

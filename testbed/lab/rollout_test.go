@@ -55,7 +55,7 @@ func (u *updated) next(change func(*api.Microservice)) api.SLA {
 // over waits until the roll-out is over, and returns it.
 func (u *updated) over(t *testing.T) (r api.RollOut) {
 	t.Helper()
-	lab.Within(t, 90*time.Second, "the roll-out is over", func() (err error) {
+	lab.Within(t, 3*time.Minute, "the roll-out is over", func() (err error) {
 		if r, err = u.API.RollOut(t.Context(), u.ServiceID("shop", "web")); err == nil && !r.Over() {
 			err = fmt.Errorf("%s", r.Standing())
 		}
@@ -135,6 +135,6 @@ func TestRollOutLosesNoRequest(t *testing.T) {
 		u.Wait("two are left", func(v lab.View) bool { return len(v.Instances) == 2+1 && u.Running("shop", "web", 2)(v) })
 		u.all(t, 2)
 		u.more(t, 20)
-		u.oneLost(t, "daemons that were killed in a roll-out", nil) // no workload or netmanager was
+		u.fewLost(t, "daemons that were killed in a roll-out", nil) // no workload or netmanager was
 	})
 }

@@ -40,7 +40,7 @@ func clusterReplicaConfig(uri, dir, broker, token, listen string, all ...string)
 
 // Two processes are one cluster: the second serves its role and forwards requests to the first, and takes
 // over when the first one is stopped or paused (TestReplicasSurviveKills in cli/dev kills it). The node and the root find the active one, and what
-// runs is not touched. A paused replica that goes on tells the node nothing.
+// runs is not touched. A replica that is resumed sends the node nothing.
 func TestReplicasOfAClusterTakeOver(t *testing.T) {
 	uri := mongotest.URI(t)
 	root := newRoot(t)
@@ -114,7 +114,7 @@ func TestReplicasOfAClusterTakeOver(t *testing.T) {
 			slowest = max(slowest, time.Since(began))
 		}
 		active, other := p.onlyActive()
-		paused := active.cmd.Process
+		paused, gone := active.process()
 		signal, late, ended := stop.signal, measureLateness(), time.Now()
 		if signal == syscall.SIGSTOP {
 			check(t, paused.Signal(signal))
@@ -136,9 +136,12 @@ func TestReplicasOfAClusterTakeOver(t *testing.T) {
 			t.Errorf("logs through the node's stream to the new active replica: %q, %v", text, err)
 		}
 		if signal == syscall.SIGSTOP {
-			gone := active.ended
 			check(t, paused.Signal(syscall.SIGCONT))
-			<-gone // it starts again as a standby
+			select {
+			case <-gone: // it starts again as a standby
+			case <-time.After(patience):
+				t.Fatal("the resumed replica does not end")
+			}
 			said, err := os.ReadFile(other.log.Name())
 			check(t, err)
 			if strings.Contains(string(said), "connection lost") { // the broker ends the earlier of two connections

@@ -139,6 +139,13 @@ func (r *replica) launch() {
 	}()
 }
 
+// process returns the present process, and what is closed after its end.
+func (r *replica) process() (*os.Process, chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.cmd.Process, r.ended
+}
+
 // end ends the process and waits for it.
 func (r *replica) end(s os.Signal) {
 	r.mu.Lock()

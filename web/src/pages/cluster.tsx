@@ -3,7 +3,7 @@ import { get, Page, segment, send } from '../http';
 import { isAdmin, may } from '../may';
 import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, useLive, useLoaded } from '../parts/basics';
 import { capsText, CapsForm } from '../parts/caps';
-import { EventTable } from '../parts/events';
+import { RecordTable } from '../parts/events';
 import { JoinForm } from '../parts/join';
 import { Nodes } from '../parts/nodes';
 import { to } from '../route';
@@ -44,14 +44,14 @@ function Granted({ of: c }: { of: Cluster }) {
   );
 }
 
-/** Who reached instances through the cluster's own port. */
+/** What users did through the cluster's own port. */
 function Accesses({ cluster }: { cluster: string }) {
   const all = useLoaded((s) => get<Page<Event>>('/v1/clusters/' + segment(cluster) + '/events', s), cluster, eventsRefresh);
   return (
-    <section aria-label="Access records">
-      <h2>Access through its own port</h2>
+    <section aria-label="Records of its own port">
+      <h2>Records of its own port</h2>
       <Failure of={all.error} />
-      {all.value && <EventTable events={[...(all.value.items || [])].reverse().slice(0, 100)} empty="Nobody has reached an instance through the cluster's own port." command={'treeline events --cluster ' + cluster} />}
+      {all.value && <RecordTable events={[...(all.value.items || [])].reverse().slice(0, 100)} empty="Nobody has done anything through the cluster's own port." command={'treeline events --cluster ' + cluster} />}
       <DataAge at={all.at} />
     </section>
   );

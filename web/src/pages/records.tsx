@@ -24,7 +24,7 @@ export function Records() {
         {all.value && <span class="faint">{found.length} of the newest {rows.length}</span>}
       </div>
       <Failure of={all.error} />
-      {all.value && <RecordTable events={[...found].reverse()} more={rows.length > 0} />}
+      {all.value && <RecordTable events={[...found].reverse()} empty={rows.length > 0 ? 'No record matches.' : 'No record is kept.'} />}
       <DataAge at={all.at} />
     </>
   );

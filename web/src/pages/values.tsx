@@ -70,7 +70,7 @@ function New({ user, done }: { user: User; done: () => void }) {
       <label class="filter">
         Kind{' '}
         <select name="kind" value={kind} onChange={(e) => setKind(e.currentTarget.value)}>
-          <option value="secret">secret: no answer has its values</option>
+          <option value="secret">secret: the API never returns its values</option>
           <option value="config">config: its readers see its values</option>
         </select>
       </label>
@@ -113,13 +113,43 @@ export function ValuesLists({ user }: { user: User }) {
   );
 }
 
+/** The form of the next version. A version that another user saves while this one types is not overwritten. */
+function Change({ now, path, again }: { now: Shown; path: string; again: () => void }) {
+  const [from, setFrom] = useState(now);
+  const [loads, setLoads] = useState(0);
+  return (
+    <section aria-label="New version">
+      <h2>New version</h2>
+      <p class="faint">It has these keys only, and replaces all values. Running instances get it as <code>on_change</code> of their files says.</p>
+      {now.revision !== from.revision && (
+        <p class="stale" role="status">
+          Changed{now.by && <> by <T>{now.by}</T></>} since it was loaded. <button type="button" class="link" onClick={() => (setFrom(now), setLoads(loads + 1))}>Load again</button>
+        </p>
+      )}
+      <Form
+        key={loads} names={from.keys.map((k) => k.name)} name="Save"
+        save={async (_, data) => {
+          await send('PUT', path, { body: { data, ...(from.type ? { type: from.type } : {}) }, headers: { 'If-Match': '"' + from.revision + '"' } });
+          setFrom(await shown(path));
+          again();
+        }}
+      />
+    </section>
+  );
+}
+
+/** What the pages show of a secret or config: all but the values, which the answer for a config has. */
+type Shown = Omit<Values, 'data'>;
+
+async function shown(path: string, signal?: AbortSignal): Promise<Shown> {
+  const { data: _, ...rest } = await get<Values>(path, signal);
+  return rest;
+}
+
 /** One secret or config. It takes only what the page needs of the answer, which has the values of configs. */
 export function ValuesPage({ kind, id }: { kind: string; id: string }) {
   const path = '/v1/' + kind + 's/' + segment(id);
-  const now = useLoaded(async (s) => {
-    const { data: _, ...rest } = await get<Values>(path, s);
-    return rest;
-  }, path, refresh);
+  const now = useLoaded((s) => shown(path, s), path, refresh);
   const v = now.value;
   const gone = now.error instanceof Refused && now.error.problem.status === 404;
   const used = v?.services || [];
@@ -162,22 +192,7 @@ export function ValuesPage({ kind, id }: { kind: string; id: string }) {
             <dd>{used.length === 0 ? <span class="faint">no service</span> : used.map((s) => <div key={s}><a href={to('service', s)}><T>{short(s)}</T></a></div>)}</dd>
           </dl>
           <DataAge at={now.at} />
-          {may('apps', v.tenant) && !v.registry && (
-            <section aria-label="New version">
-              <h2>New version</h2>
-              <p class="faint">It has these keys only, and replaces all values. Running instances get it as <code>on_change</code> of their files says.</p>
-              <Form
-                names={v.keys.map((k) => k.name)} name="Save"
-                save={async (_, data) => {
-                  try {
-                    await send('PUT', path, { body: { data, ...(v.type ? { type: v.type } : {}) }, headers: { 'If-Match': '"' + v.revision + '"' } });
-                  } finally {
-                    now.again();
-                  }
-                }}
-              />
-            </section>
-          )}
+          {may('apps', v.tenant) && !v.registry && <Change now={v} path={path} again={now.again} />}
           {v.registry && <Empty command={'treeline create secret ' + short(id) + ' --replace --registry ' + v.registry + ' --username NAME --password-file FILE'}>Credentials of a registry are replaced with:</Empty>}
         </>
       )}

@@ -1,4 +1,4 @@
-// Webhooks: what they send, how it goes, and the events that were not delivered.
+// Webhooks: what they send, the state of delivery, and the events that were not delivered.
 import type { DeadLetter, Webhook } from '../types';
 import { get, list, post, Refused, segment, send, User } from '../http';
 import { may } from '../may';

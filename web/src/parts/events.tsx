@@ -16,13 +16,13 @@ function link(e: Event): string {
 }
 
 function About({ event }: { event: Event }) {
-  const url = tier === 'root' ? link(event) : '';
+  const url = tier === 'root' ? link(event) : event.instance ? to('instance', event.instance) : '';
   return url ? <a href={url}><T>{event.object}</T></a> : <T>{event.object}</T>;
 }
 
 /** Records of operations: who did what. The text has what users chose; only "User" says who it was. */
-export function RecordTable({ events, more }: { events: Event[]; more?: boolean }) {
-  if (events.length === 0) return <Empty command="treeline events --users -o wide" docs="/docs/how-to/operator#who-did-what">{more ? 'No record matches.' : 'No record is kept.'}</Empty>;
+export function RecordTable({ events, empty = 'No record is kept.', command = 'treeline events --users -o wide' }: { events: Event[]; empty?: string; command?: string }) {
+  if (events.length === 0) return <Empty command={command} docs="/docs/how-to/operator#who-did-what">{empty}</Empty>;
   return (
     <Table
       label="Records"
