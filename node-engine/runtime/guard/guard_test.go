@@ -62,7 +62,7 @@ func TestKillsAfterALateStart(t *testing.T) {
 	other.wait(t)
 	guard := pidOf(t, dir)
 	c.Close()
-	late := startIn(t, g)
+	late := launchIn(t, g)
 	late.wait(t)
 	waitGone(t, guard)
 }
@@ -186,6 +186,7 @@ func ensure(t *testing.T) (dir string, c *Client) {
 type victim struct {
 	cmd    *exec.Cmd
 	cgroup string
+	up     chan error // its first line was read, or it ended before
 	done   chan error
 }
 
@@ -218,6 +219,16 @@ func newGroup(t *testing.T) cgroup.Group {
 
 func startIn(t *testing.T, g cgroup.Group) victim {
 	t.Helper()
+	v := launchIn(t, g)
+	if err := <-v.up; err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// launchIn is startIn without the wait until the process runs: it may be killed before.
+func launchIn(t *testing.T, g cgroup.Group) victim {
+	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo up; while :; do wait; done")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -226,17 +237,18 @@ func startIn(t *testing.T, g cgroup.Group) victim {
 	if err := g.Start(cmd, nil); err != nil {
 		t.Fatal(err)
 	}
-	v := victim{cmd: cmd, cgroup: g.Path(), done: make(chan error, 1)}
+	v := victim{cmd: cmd, cgroup: g.Path(), up: make(chan error, 1), done: make(chan error, 1)}
+	go func() {
+		_, err := bufio.NewReader(out).ReadString('\n')
+		v.up <- err
+		v.done <- cmd.Wait()
+	}()
 	t.Cleanup(func() {
 		if err := g.Kill(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
 		<-v.done
 	})
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	go func() { v.done <- cmd.Wait() }()
 	return v
 }
 
