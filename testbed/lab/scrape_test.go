@@ -24,6 +24,7 @@ var unscraped = map[string]struct{ jobs, why string }{
 	"http_server_request_duration_seconds": {"node net", "they serve no API"},
 	"treeline_core_inputs_waiting":         {"node net", "root and cluster alone"},
 	"treeline_store_save_duration_seconds": {"node net", "root and cluster alone"},
+	"treeline_restore_held":                {"node net", "root and cluster alone"},
 	"treeline_store_save_seconds_total":    {"root cluster", "node engine and netmanager alone"},
 }
 
