@@ -165,7 +165,7 @@ func Run(ctx context.Context, cfg Config, hooks Hooks) error {
 		return err
 	}
 	if len(in.state.Listen) > 0 && in.state.HA != cfg.HA {
-		return fmt.Errorf("the installation in %s was started with --ha=%t; start it so, or use another --data: %w", cfg.Data, in.state.HA, api.ErrConflict)
+		return fmt.Errorf("the installation in %s was started with --ha=%t; start it with the same value, or use another --data: %w", cfg.Data, in.state.HA, api.ErrConflict)
 	}
 	in.state.HA = cfg.HA
 	in.hosts = newHosts(in.tag(), cfg.Data, in.state.Hosts)

@@ -80,7 +80,7 @@ func (c *Core) stepHeld(in Input) (err error) {
 	case NodeWill, NetUp, RootNet, NodeProbed, Ranked, Queried:
 		// Nodes and the root repeat what the cluster has not taken.
 	default:
-		return fmt.Errorf("the cluster was restored from a snapshot and keeps everything as it is until it knows what its root wants and what its nodes run, or until treeline snapshot accept: %w", api.ErrConflict)
+		return fmt.Errorf("the cluster was restored from a snapshot and changes nothing until its root has sent its assignments and all nodes have reported; wait for that, or run treeline snapshot accept: %w", api.ErrConflict)
 	}
 	if check && held.Ready(c.fx.Now, c.members.IDs, c.recorded) {
 		c.leaveHeld("all that nodes run has a record")

@@ -89,7 +89,8 @@ func (r rootAnswers) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: r(), Header: http.Header{}, Body: io.NopCloser(strings.NewReader(`{"jwt_keys":{"k":""}}`))}, nil
 }
 
-// TestKeysAreFetchedBeforeTheySign: also after a start, an error, and many tokens with unknown keys.
+// TestKeysAreFetchedBeforeTheySign: the time between two fetches stays below the announcement of a new key, also after a
+// start, an error, and many tokens with unknown keys.
 func TestKeysAreFetchedBeforeTheySign(t *testing.T) {
 	dir, err := os.OpenRoot(t.TempDir())
 	if err != nil {

@@ -29,7 +29,7 @@ type Config struct {
 	Data  string        `yaml:"data" usage:"directory for credentials and for the store"`
 	Token daemon.Secret `yaml:"token" usage:"join token, for the first start"`
 	// Cluster has further addresses of the cluster.
-	Cluster []string `yaml:"cluster" usage:"https://host:port of replicas of the cluster, which are used besides the address in the join token and those that the cluster tells"`
+	Cluster []string `yaml:"cluster" usage:"https://host:port of replicas of the cluster, which are used besides the address in the join token and those that the cluster sends"`
 
 	Name string `yaml:"name" usage:"the node's id, unless its cluster has a node of this name; empty: the cluster assigns one"`
 

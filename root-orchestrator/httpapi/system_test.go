@@ -130,8 +130,8 @@ func TestScheduledSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	}
 }
 
-// TestSigningKeysAreRotatedByAdminsOfTheSystem without an effect on sessions, except that of a revocation, which a stolen
-// personal token cannot ask for.
+// TestSigningKeysAreRotatedByAdminsOfTheSystem: a rotation ends no session. A revocation ends all, and a stolen personal
+// token cannot request it.
 func TestSigningKeysAreRotatedByAdminsOfTheSystem(t *testing.T) {
 	const path = "/v1/system/keys"
 	r := newRig(t)

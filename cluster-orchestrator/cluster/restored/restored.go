@@ -53,7 +53,7 @@ type node struct {
 	observed        map[api.InstanceID]Claim
 }
 
-// Claim is what a node says of an instance.
+// Claim is a node's report of an instance.
 type Claim struct {
 	Node api.NodeID
 	api.Observed
