@@ -8,10 +8,10 @@ import (
 	"github.com/treeline-edge/treeline/node-engine/runtime/runtimetest"
 )
 
-// TestManyStopsAtOnce stops all containers of one application at once, repeatedly. They share a
+// TestManyStopsAtOnce stops all containers of one application at once, twice. They share a
 // shim, which must not hang and must not get more stops than it can carry out in time.
 func TestManyStopsAtOnce(t *testing.T) {
-	const containers, rounds = 50, 3
+	const containers, rounds = 50, 2
 	daemon := runtimetest.StartContainerd(t)
 	r := openRuntime(t, testConfig(t, daemon, imageDir(t)))
 	for round := range rounds {
