@@ -215,6 +215,8 @@ func (in *installation) extras(t *testing.T) {
 	in.user("acme/vera", "Application_Provider")
 	b := open(t, in.URL)
 	b.signIn("acme/vera", password)
+	// Pages load their data again every 20 s or more. Without that, only the stream of events lets them follow changes.
+	b.do(chromedp.Evaluate("{ const real = setTimeout; window.setTimeout = (f, ms, ...more) => ms >= 15_000 ? 0 : real(f, ms, ...more) }", nil))
 	b.press("Resources")
 	b.press("Volumes")
 	b.shows("treeline get volumes")

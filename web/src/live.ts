@@ -90,11 +90,18 @@ class Live {
   private position = '';
   private stopping?: AbortController;
   private listeners = new Set<() => void>();
+  private followers = new Set<(kind: string) => void>();
   private drawn = false;
 
   subscribe(fn: () => void): () => void {
     this.listeners.add(fn);
     return () => this.listeners.delete(fn);
+  }
+
+  /** Calls fn with the kind of each new event, and with "" if events may have been missed. */
+  follow(fn: (kind: string) => void): () => void {
+    this.followers.add(fn);
+    return () => this.followers.delete(fn);
   }
 
   /** Tells the listeners, once per frame. */
@@ -201,6 +208,7 @@ class Live {
     const read = [apps, services, clusters, events].map((p) => p.revision).filter((r): r is number => r !== undefined);
     this.position = String(read.length ? Math.min(...read) : 0);
     this.loaded = true;
+    this.followers.forEach((fn) => fn(''));
     this.changed();
   }
 
@@ -247,7 +255,9 @@ class Live {
     if (c.kind === 'event') {
       const e = c.object as Event | undefined;
       const last = this.events[this.events.length - 1];
-      if (e && (!last || e.seq > last.seq)) this.events = [...this.events.slice(-maxEvents + 1), e];
+      if (!e || (last && e.seq <= last.seq)) return;
+      this.events = [...this.events.slice(-maxEvents + 1), e];
+      this.followers.forEach((fn) => fn(e.kind));
       return;
     }
     const kept = this.kept[c.kind] as Kept<unknown> | undefined;

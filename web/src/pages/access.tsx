@@ -34,7 +34,7 @@ function Rights({ of: u, done }: { of: Person; done: () => void }) {
 }
 
 function People({ me }: { me: string }) {
-  const people = useLoaded((s) => get<Page<Person>>('/v1/users', s), 'users', refresh);
+  const people = useLoaded((s) => get<Page<Person>>('/v1/users', s), 'users', refresh, 'user');
   const [reset, setReset] = useState<Invitation | undefined>();
   return (
     <section aria-label="People">
@@ -90,7 +90,7 @@ function People({ me }: { me: string }) {
 }
 
 function Tenants() {
-  const tenants = useLoaded((s) => get<Page<Tenant>>('/v1/tenants', s), 'tenants', refresh);
+  const tenants = useLoaded((s) => get<Page<Tenant>>('/v1/tenants', s), 'tenants', refresh, 'tenant user');
   const rows = (tenants.value?.items || []).filter((t) => t.path);
   return (
     <section aria-label="Tenants">
@@ -173,7 +173,7 @@ function Password({ user }: { user: string }) {
 
 export function Joins() {
   const own = tier === 'cluster';
-  const tokens = useLoaded((s) => get<Page<JoinToken>>('/v1/tokens', s), 'joins', refresh);
+  const tokens = useLoaded((s) => get<Page<JoinToken>>('/v1/tokens', s), 'joins', refresh, 'token cluster');
   return (
     <section aria-label="Machines that join">
       <h2>Machines that join</h2>
@@ -206,7 +206,7 @@ export function Joins() {
 }
 
 function Tokens({ user }: { user: User }) {
-  const tokens = useLoaded((s) => get<Page<PAT>>('/v1/auth/tokens', s), 'tokens', refresh);
+  const tokens = useLoaded((s) => get<Page<PAT>>('/v1/auth/tokens', s), 'tokens', refresh, 'token');
   return (
     <section aria-label="Your tokens">
       <h2>Your personal tokens</h2>

@@ -4,8 +4,10 @@ import { Age, DataAge, Empty, Failure, T, Table, useLoaded } from '../parts/basi
 import { to } from '../route';
 import { count, short } from '../text';
 
+const refresh = 20_000; // ms; each change has an event
+
 export function Addons() {
-  const all = useLoaded(() => list<Addon>('/v1/addons'), 'addons', 5000);
+  const all = useLoaded(() => list<Addon>('/v1/addons'), 'addons', refresh, 'addon');
   const rows = all.value?.items || [];
   return (
     <>

@@ -6,9 +6,10 @@ import { DataAge, Failure, useLoaded } from '../parts/basics';
 import { RecordTable } from '../parts/events';
 
 const shown = 500;
+const refresh = 20_000; // ms; each record is an event of the stream
 
 export function Records() {
-  const all = useLoaded(() => list<Event>('/v1/events?users=true&tail=' + shown, shown), 'records', 5000);
+  const all = useLoaded(() => list<Event>('/v1/events?users=true&tail=' + shown, shown), 'records', refresh, '*');
   const [user, setUser] = useState('');
   const [object, setObject] = useState('');
   const has = (text: string | undefined, part: string) => !part || (text || '').toLowerCase().includes(part.toLowerCase());

@@ -8,7 +8,7 @@ import { TenantChoice, useTenants } from '../parts/tenant';
 import { to } from '../route';
 import { bytes, clean, short } from '../text';
 
-const refresh = 5000; // ms
+const refresh = 20_000; // ms; each change has an event
 const how = '/docs/how-to/secrets';
 
 function base64(text: string): string {
@@ -84,7 +84,7 @@ function New({ user, done }: { user: User; done: () => void }) {
 }
 
 export function ValuesLists({ user }: { user: User }) {
-  const all = useLoaded(async () => (await Promise.all([list<Values>('/v1/secrets'), list<Values>('/v1/configs')])).flatMap((p) => p.items), 'values', refresh);
+  const all = useLoaded(async () => (await Promise.all([list<Values>('/v1/secrets'), list<Values>('/v1/configs')])).flatMap((p) => p.items), 'values', refresh, 'secret config');
   const rows = all.value || [];
   return (
     <>
@@ -149,7 +149,7 @@ async function shown(path: string, signal?: AbortSignal): Promise<Shown> {
 /** One secret or config. It takes only what the page needs of the answer, which has the values of configs. */
 export function ValuesPage({ kind, id }: { kind: string; id: string }) {
   const path = '/v1/' + kind + 's/' + segment(id);
-  const now = useLoaded((s) => shown(path, s), path, refresh);
+  const now = useLoaded((s) => shown(path, s), path, refresh, 'secret config');
   const v = now.value;
   const gone = now.error instanceof Refused && now.error.problem.status === 404;
   const used = v?.services || [];

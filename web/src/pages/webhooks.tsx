@@ -8,7 +8,7 @@ import { TenantChoice, useTenants } from '../parts/tenant';
 import { to } from '../route';
 import { clean, count } from '../text';
 
-const refresh = 5000; // ms
+const refresh = 5000; // ms; deliveries have no events
 const how = '/docs/how-to/webhooks';
 
 function Condition({ of: w }: { of: Webhook }) {
@@ -44,7 +44,7 @@ function New({ user, done }: { user: User; done: () => void }) {
 }
 
 export function Webhooks({ user }: { user: User }) {
-  const all = useLoaded(() => list<Webhook>('/v1/webhooks'), 'webhooks', refresh);
+  const all = useLoaded(() => list<Webhook>('/v1/webhooks'), 'webhooks', refresh, 'webhook');
   const rows = all.value?.items || [];
   return (
     <>
@@ -76,7 +76,7 @@ export function Webhooks({ user }: { user: User }) {
 
 export function WebhookPage({ id }: { id: string }) {
   const path = '/v1/webhooks/' + segment(id);
-  const now = useLoaded((s) => get<Webhook>(path, s), id, refresh);
+  const now = useLoaded((s) => get<Webhook>(path, s), id, refresh, 'webhook');
   const w = now.value;
   const gone = now.error instanceof Refused && now.error.problem.status === 404;
   const dead = w?.dead || [];

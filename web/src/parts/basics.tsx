@@ -208,15 +208,28 @@ export interface Loaded<R> {
   again: () => void;
 }
 
-/** Calls a function now, whenever key changes, and each every ms while the page is visible; never without a key. */
-export function useLoaded<R>(load: (signal: AbortSignal) => Promise<R>, key: string, every = 0): Loaded<R> {
+const pause = 1000; // ms between loads because of events
+
+/**
+ * Calls a function now, whenever key changes, each every ms while the page is visible, and when the stream has an event
+ * of one of the kinds, which are separated by spaces ("*": all); never without a key.
+ */
+export function useLoaded<R>(load: (signal: AbortSignal) => Promise<R>, key: string, every = 0, kinds = ''): Loaded<R> {
   const [state, set] = useState<{ key: string; value?: R; error?: unknown; at: number }>({ key, at: 0 });
   const [round, next] = useState(0);
   useEffect(() => {
     if (!key) return undefined;
     const c = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let busy = false;
+    let stale = false; // an event came since the last load began
+    const later = (ms: number) => {
+      clearTimeout(timer);
+      timer = setTimeout(run, ms);
+    };
     const run = async () => {
+      busy = true;
+      stale = false;
       if (!document.hidden || every === 0) {
         try {
           const value = await load(c.signal);
@@ -225,14 +238,23 @@ export function useLoaded<R>(load: (signal: AbortSignal) => Promise<R>, key: str
           if (!c.signal.aborted) set((s) => ({ ...(s.key === key ? s : { key, at: 0 }), error }));
         }
       }
-      if (every > 0 && !c.signal.aborted) timer = setTimeout(run, every);
+      busy = false;
+      if (c.signal.aborted) return;
+      if (stale) later(pause);
+      else if (every > 0) later(document.hidden ? Math.min(every, 5000) : every);
     };
+    const end = live.follow((kind) => {
+      if (stale || !kinds || (kind && kinds !== '*' && !kinds.split(' ').includes(kind))) return;
+      stale = true;
+      if (!busy) later(pause);
+    });
     void run();
     return () => {
+      end();
       c.abort();
       clearTimeout(timer);
     };
-  }, [key, every, round]);
+  }, [key, every, kinds, round]);
   const again = useCallback(() => next((n) => n + 1), []);
   return state.key === key ? { ...state, again } : { at: 0, again };
 }
