@@ -16,7 +16,7 @@ UP_PROGRAMS=(containerd:containerd ctr:containerd runc:runc ip:iproute2 nft:nfta
 SHOP_PROGRAMS=(redis-check-rdb:redis-tools) # for the example shop
 HA_PROGRAMS=(mosquitto:mosquitto)           # for scripts/up --ha
 TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" "${HA_PROGRAMS[@]}" mosquitto_passwd:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
-	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount
+	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount e2fsck:e2fsprogs
 	curl:curl git:git systemd-analyze:systemd systemctl:systemd openrc:openrc python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils
 	qemu-system-x86_64:qemu-system-x86 docker-registry:docker-registry prometheus:prometheus promtool:prometheus
 	busybox:busybox-static chromium:chromium node:nodejs tsc:node-typescript)

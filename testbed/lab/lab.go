@@ -40,6 +40,9 @@ type Options struct {
 	RootDisk int64    // bytes of a separate disk for the root's data; 0: none
 	RootArgs []string // further flags
 	Bin      string   // directory of the daemons' programs; empty: Bin. See Proc.Upgrade
+	// Replicas starts two roots that share a FerretDB, which FerretDB names, on a disk of StoreDisk bytes.
+	Replicas  bool
+	StoreDisk int64
 }
 
 // Lab is one installation.
@@ -51,6 +54,9 @@ type Lab struct {
 	RootDisk *Disk          // the root's, if Options.RootDisk
 	API      *client.Client // the admin's, over a link that does not change with the root's address
 	RootLink *Link
+	// Replicas and the disk of their store, if Options has them.
+	Replicas  *Replicas
+	StoreDisk *Disk
 
 	t        T
 	ctx      context.Context
@@ -100,12 +106,19 @@ func New(t T, o Options) *Lab {
 		l.RootDisk = l.disk("root", o.RootDisk)
 	}
 	l.RootLink = l.link()
+	args := o.RootArgs
+	if o.Replicas {
+		args = append(l.replicas(o.StoreDisk), args...)
+	}
 	l.Root = l.proc("root", append([]string{
 		filepath.Join(bin, "root-orchestrator"), "--data", l.rootData, "--listen", "127.0.0.1:0",
 		"--url", "https://" + l.RootLink.Addr(), "--log-level", "debug",
-	}, o.RootArgs...)...)
+	}, args...)...)
 	l.StartRoot()
 	l.signIn()
+	if o.Replicas {
+		l.Replicas.second(o.RootArgs...)
+	}
 	if err := l.API.CreateTenant(l.ctx, l.Tenant, "lab"); err != nil {
 		t.Fatalf("create the lab's tenant: %v", err)
 	}
@@ -202,6 +215,9 @@ func (l *Lab) signIn() {
 // Client returns another client of the root.
 func (l *Lab) Client(tokens client.Tokens) *client.Client {
 	l.t.Helper()
+	if r := l.Replicas; r != nil {
+		return l.ClientAt(tokens, "https://"+r.addrs[0], "https://"+r.addrs[1])
+	}
 	return l.ClientAt(tokens, "https://"+l.RootLink.Addr())
 }
 
@@ -281,9 +297,14 @@ type Cluster struct {
 	API  *client.Client // its operator's
 	Data string
 	Disk *Disk // if ClusterOptions.Disk
+	// Broker is a Mosquitto, if ClusterOptions.Mosquitto.
+	Broker *Proc
+	// Roots are the links to the addresses that replicas of the root tell the cluster.
+	Roots []*Link
 
-	lab  *Lab
-	host *netlab.Host
+	lab        *Lab
+	host       *netlab.Host
+	brokerAddr string
 }
 
 // ClusterOptions configure a cluster.
@@ -294,6 +315,8 @@ type ClusterOptions struct {
 	// Host is the cluster's host with its Address; nil is this machine.
 	Host    *netlab.Host
 	Address string
+	// Mosquitto is the directory deploy/mosquitto, for an external broker on Host; empty: the embedded one.
+	Mosquitto string
 }
 
 // Cluster makes a cluster join the root and waits until it has reported to it.
@@ -309,6 +332,12 @@ func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 	if o.Disk > 0 {
 		c.Disk = l.disk(string(id), o.Disk)
 	}
+	if l.Replicas != nil && o.Host != nil {
+		c.Roots = l.Replicas.mirror(o.Host)
+	}
+	if o.Mosquitto != "" {
+		o.Args = append(o.Args, "--broker-url", "mqtts://"+net.JoinHostPort(o.Address, brokerPort))
+	}
 	tok := l.token(api.TokenRequest{Kind: "cluster"}, c.Up)
 	c.Up.To(l.RootLink.Addr())
 	c.Proc = l.proc(string(id), on(o.Host, append([]string{
@@ -316,7 +345,13 @@ func (l *Lab) Cluster(id api.ClusterID, o ClusterOptions) *Cluster {
 		"--url", url, "--log-level", "debug",
 	}, o.Args...))...)
 	c.env = append(c.env, append([]string{"TREELINE_TOKEN=" + tok, "TREELINE_OPERATOR_TOKEN=" + operatorToken}, o.Env...)...)
-	c.Start()
+	c.Launch()
+	if o.Mosquitto != "" {
+		c.mosquitto(o.Mosquitto, o.Address)
+		c.StartBroker()
+	}
+	c.WaitReady()
+	c.Link.To(l.address(c.Data))
 	c.API = c.As(client.Static(operatorToken))
 	l.Wait("the root hears cluster "+string(id), func(v View) bool { return v.Clusters[id].Status == api.ClusterReady })
 	return c

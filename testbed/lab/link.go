@@ -2,8 +2,10 @@ package lab
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
+	"time"
 )
 
 // Link is a TCP proxy between two daemons. Its address does not change when the other side
@@ -15,7 +17,9 @@ type Link struct {
 	mu     sync.Mutex // guards the fields below
 	moved  *sync.Cond
 	to     string
-	cut    bool
+	cut    [2]bool // by direction: to the target, and back
+	delay  time.Duration
+	loss   float64
 	closed bool
 	conns  map[net.Conn]struct{}
 	bytes  int64
@@ -41,16 +45,46 @@ func (k *Link) To(addr string) {
 
 // Cut stops all traffic without notice to either side, like a failed modem. New connections are
 // accepted and blocked.
-func (k *Link) Cut() { k.setCut(true) }
+func (k *Link) Cut() { k.setCut(true, true) }
+
+// CutBack stops the traffic from the target only.
+func (k *Link) CutBack() { k.setCut(false, true) }
 
 // Heal ends a cut. Connections that still exist continue.
-func (k *Link) Heal() { k.setCut(false) }
+func (k *Link) Heal() { k.setCut(false, false) }
 
-func (k *Link) setCut(on bool) {
+func (k *Link) setCut(forth, back bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.cut = on
+	k.cut = [2]bool{forth, back}
 	k.moved.Broadcast()
+}
+
+// Slow delays what the link carries in each direction, up to 32 KiB at a time. loss is the share
+// that is lost once and arrives when TCP sends it again, with what follows it.
+func (k *Link) Slow(delay time.Duration, loss float64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.delay, k.loss = delay, loss
+}
+
+// resend is the time after which TCP repeats a lost packet, at least: RTO of Linux.
+const resend = 200 * time.Millisecond
+
+// wait returns the delay of the next packet.
+func (k *Link) wait() time.Duration {
+	delay := k.delay
+	for again := resend; k.loss > 0 && rand.Float64() < k.loss; again *= 2 { //nolint:gosec // any will do
+		delay += again
+	}
+	return delay
+}
+
+// target returns what To has set.
+func (k *Link) target() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.to
 }
 
 // Break resets every connection. New ones work.
@@ -91,14 +125,20 @@ func (k *Link) accept() {
 	}
 }
 
-// open waits for the end of a cut and reports whether the link is still open.
-func (k *Link) open() (to string, ok bool) {
+// The directions of a link.
+const (
+	forth = iota
+	back
+)
+
+// open waits for the end of a cut in a direction and reports whether the link is still open.
+func (k *Link) open(way int) (to string, delay time.Duration, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for k.cut && !k.closed {
+	for k.cut[way] && !k.closed {
 		k.moved.Wait()
 	}
-	return k.to, !k.closed
+	return k.to, k.wait(), !k.closed
 }
 
 func (k *Link) add(c net.Conn) bool {
@@ -124,7 +164,7 @@ func (k *Link) carry(near net.Conn) {
 		return
 	}
 	defer k.remove(near)
-	to, ok := k.open()
+	to, _, ok := k.open(forth)
 	if !ok || to == "" {
 		return
 	}
@@ -135,9 +175,9 @@ func (k *Link) carry(near net.Conn) {
 	}
 	defer k.remove(far)
 	done := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+	for way, ends := range [][2]net.Conn{forth: {near, far}, back: {far, near}} {
 		go func() {
-			k.copy(way[1], way[0])
+			k.copy(way, ends[1], ends[0])
 			// One side has closed: close the other, as for a killed process.
 			_ = near.Close()
 			_ = far.Close()
@@ -148,13 +188,15 @@ func (k *Link) carry(near net.Conn) {
 	<-done
 }
 
-func (k *Link) copy(dst io.Writer, src io.Reader) {
+func (k *Link) copy(way int, dst io.Writer, src io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(buf)
-		if _, ok := k.open(); !ok {
+		_, delay, ok := k.open(way)
+		if !ok {
 			return
 		}
+		time.Sleep(delay)
 		if n > 0 {
 			k.mu.Lock()
 			k.bytes += int64(n)

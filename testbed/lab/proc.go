@@ -98,6 +98,13 @@ func (p *Proc) WaitReady() {
 	}
 }
 
+// TryStart starts the process and returns why it is not ready within a time. It may still run then.
+func (p *Proc) TryStart(within time.Duration) error {
+	p.lab.t.Helper()
+	p.Launch()
+	return p.awaitReady(within)
+}
+
 func (p *Proc) awaitReady(within time.Duration) error {
 	_ = p.ready.SetReadDeadline(time.Now().Add(within))
 	stop := make(chan struct{})

@@ -1,0 +1,114 @@
+package faults
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Result is what was measured in one cell.
+type Result struct {
+	Date      string  `json:"date"` // of its start, UTC
+	Kernel    string  `json:"kernel"`
+	CPUs      int     `json:"cpus"`
+	Recovered float64 `json:"recovered"` // s from the end of the fault until all invariants held
+	Sent      int     `json:"sent"`      // requests from the start of the fault until then
+	Lost      int     `json:"lost"`
+	Failure   string  `json:"failure,omitempty"` // the first one
+}
+
+// page returns docs/faults.md.
+func page(results map[string]Result) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Faults
+
+What happens when a component fails in a certain way, and how long the installation needs to recover. `+"`scripts/soak --matrix`"+`
+injects each fault into real daemons and writes this page. %s
+
+The installation has two roots on a shared store (FerretDB), a cluster with Mosquitto, three nodes with containers on the overlay
+network and one with plain processes, each on a network of its own. Meanwhile a client on one node sends 100 numbered requests a
+second by name to a service on two others, and applications are created and deleted at the root.
+
+After each fault these invariants are checked:
+- each instance runs once, as the root shows it;
+- no acknowledged write to the root is lost;
+- requests by name are answered;
+- no exclusive instance had two processes at any time.
+
+*Recovered* is the time from the end of the fault until all of them held, including %d more answered requests. Faults that last do
+so for %s; SIGSTOP lasts %s. *Lost* is the number of requests that were not answered within 10 s, of those that were sent until
+then. A cell that is not in a table has no injection, and is in the list below it with the test that covers it, or with the reason.
+
+`+"`scripts/soak --lab --seed N --minutes M`"+` injects cells in an order and for durations that the seed determines, into one
+installation, and checks the invariants after each.
+`, ran(results), more, longHold, longStop)
+	for _, c := range Components {
+		fmt.Fprintf(&b, "\n## %s%s\n| Fault | Expected | Recovered | Lost |\n| --- | --- | --- | --- |\n", strings.ToUpper(c[:1]), c[1:])
+		var others []string
+		for _, cell := range Table() {
+			switch r, ran := results[cell.Name()]; {
+			case cell.Component != c:
+			case cell.By != "":
+				pkg, test, _ := strings.Cut(cell.By, " ")
+				others = append(others, fmt.Sprintf("- %s: covered by `%s` in [%s](../%s)", cell.Fault, test, pkg, pkg))
+			case cell.Not != "":
+				others = append(others, fmt.Sprintf("- %s: not injected; %s", cell.Fault, cell.Not))
+			case !ran:
+				fmt.Fprintf(&b, "| %s | %s | not run | |\n", cell.Fault, cell.Expect)
+			case r.Failure != "":
+				fmt.Fprintf(&b, "| %s | %s | **failed**: %s | %d of %d |\n", cell.Fault, cell.Expect, cellText(r.Failure), r.Lost, r.Sent)
+			default:
+				fmt.Fprintf(&b, "| %s | %s | %.1f s | %d of %d |\n", cell.Fault, cell.Expect, r.Recovered, r.Lost, r.Sent)
+			}
+		}
+		b.WriteString("\n" + strings.Join(others, "\n") + "\n")
+	}
+	b.WriteString("\n## Known faults\nFound by a cell, and not fixed:\n")
+	for _, cell := range Table() {
+		if why := known[cell.Name()]; why != "" {
+			fmt.Fprintf(&b, "- %s: %s\n", cell.Name(), why)
+		}
+	}
+	return b.String()
+}
+
+// kernel returns the version of the running kernel.
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	release, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-")
+	return release
+}
+
+// ran says when and where the results were measured.
+func ran(results map[string]Result) string {
+	if len(results) == 0 {
+		return "It has not run yet."
+	}
+	cells, failed := 0, 0
+	for _, c := range Table() {
+		if c.Inject != nil {
+			cells++
+		}
+	}
+	first, last, where := "~", "", map[string]bool{}
+	for _, r := range results {
+		first, last = min(first, r.Date), max(last, r.Date)
+		where[fmt.Sprintf("%d processors and Linux %s", r.CPUs, r.Kernel)] = true
+		if r.Failure != "" {
+			failed++
+		}
+	}
+	return fmt.Sprintf("%d of the %d injected cells have run, between %s and %s UTC, on a machine with %s; %d failed.",
+		len(results), cells, first, last, strings.Join(slices.Sorted(maps.Keys(where)), "; "), failed)
+}
+
+// cellText returns text that fits into a cell of a table.
+func cellText(s string) string {
+	return strings.NewReplacer("|", "\\|", "<", "&lt;", "\n", " ").Replace(s[:min(len(s), 300)])
+}
