@@ -147,6 +147,7 @@ clear_namespace() {
 	for x in $("${c[@]}" containers ls -q 2>/dev/null); do
 		"${c[@]}" containers delete "$x" >/dev/null 2>&1 || true
 	done
+	end_shims "$1"
 	# A layer can be removed only after those above it, and the list is not in this order.
 	for _ in 1 2 3 4 5 6 7 8; do
 		x=$("${c[@]}" snapshots ls 2>/dev/null | awk 'NR > 1 { print $1 }')
@@ -168,6 +169,20 @@ clear_namespace() {
 	# One hierarchy of control groups, or one for each controller.
 	for x in /sys/fs/cgroup/treeline/"$1" /sys/fs/cgroup/*/treeline/"$1"; do
 		find "$x" -depth -type d -exec rmdir {} \; 2>/dev/null || true
+	done
+}
+
+# end_shims NAMESPACE: ends the shims of a namespace of containerd, which must have no containers. A shim
+# that containerd started for a task that it could not create is not in its list.
+end_shims() {
+	local file p comm args
+	for file in $(grep -lzxsF -- "$1" /proc/[0-9]*/cmdline); do
+		p=${file%/cmdline}
+		read -r comm 2>/dev/null <"$p/comm" || continue
+		args=$(tr '\0' ' ' 2>/dev/null <"$file") || continue
+		case "$comm $args" in
+		containerd-shim*" -namespace $1 "*" -address $containerd_socket "*) kill -9 "${p#/proc/}" 2>/dev/null || true ;;
+		esac
 	done
 }
 

@@ -202,3 +202,43 @@ func answers(t *testing.T, said string) {
 		}
 	}
 }
+
+// TestDownEndsShims starts processes that look like shims of containerd: only those of the namespace and of the
+// containerd are ended.
+func TestDownEndsShims(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := func(name, namespace, socket string) *exec.Cmd {
+		path := filepath.Join(dir, name)
+		if err := os.Symlink(bash, path); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(path, "-c", "read -r line", "shim", "-namespace", namespace, "-id", "a", "-address", filepath.Join(dir, socket))
+		in, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = in.Close() })
+		return cmd
+	}
+	ended := start("containerd-shim-t", "ours", "c.sock")
+	others := []*exec.Cmd{start("containerd-shim-t", "theirs", "c.sock"), start("containerd-shim-t", "ours", "d.sock"), start("other", "ours", "c.sock")}
+	down := exec.Command(bash, "-euo", "pipefail", "-c", ". scripts/lib.sh; . scripts/lib-up.sh; containerd_socket=$1; end_shims ours; end_shims none", "-", filepath.Join(dir, "c.sock"))
+	down.Dir = top
+	if out, err := down.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for i, cmd := range append(others, ended) {
+		_ = cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err == nil || (err.Error() == "signal: killed") != (i == len(others)) {
+			t.Errorf("%q: %v, want only that of the namespace and the address killed", cmd.Args, err)
+		}
+	}
+}

@@ -43,6 +43,8 @@ const (
 	extension = "treeline.workload"
 	typeURL   = "treeline.dev/workload"
 
+	appLabel = "treeline.app" // of containers
+
 	maxReconnectPause = 2 * time.Second
 )
 
@@ -332,7 +334,7 @@ func (r *Runtime) container(ctx context.Context, w runtime.Workload, h Handler, 
 	c = containers.Container{
 		ID: id, Image: img.Name(), Snapshotter: r.cfg.Snapshotter, SnapshotKey: id,
 		Runtime: containers.RuntimeInfo{Name: h.Runtime},
-		Labels:  map[string]string{"treeline.app": string(w.Instance.Service().App())},
+		Labels:  map[string]string{appLabel: string(w.Instance.Service().App())},
 	}
 	if h.Runtime == runcV2 && h.Binary != "" {
 		if c.Runtime.Options, err = typeurl.MarshalAny(&options.Options{BinaryName: h.Binary}); err != nil {

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 )
 
-// Purge implements runtime.Purger: it removes the images of the namespace and their snapshots. If
-// the namespace has containers of other programs, it removes only the images that this runtime
-// used.
+// Purge implements runtime.Purger: it removes the images of the namespace and their snapshots, and ends the
+// shims that are left. If the namespace has containers of other programs, it removes only the images that
+// this runtime used.
 func (r *Runtime) Purge(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.cfg.Namespace), pullTimeout)
 	defer cancel()
@@ -53,6 +53,9 @@ func (r *Runtime) purge(ctx context.Context) error {
 		}
 		if err != nil {
 			return fmt.Errorf("leases: %w", err)
+		}
+		if err := r.endShims(func(string) bool { return true }); err != nil {
+			return err
 		}
 	}
 	// The synchronous deletion of a lease runs the garbage collector, which removes unused

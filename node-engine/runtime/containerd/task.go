@@ -73,6 +73,9 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 		return err
 	}
 	create := func() error {
+		// A request that is cancelled could leave a shim, see orphan.go.
+		ctx, cancel := r.call(context.WithoutCancel(ctx))
+		defer cancel()
 		_, err := native(r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
 			ContainerID: id, Rootfs: mount.ToProto(files), Stdin: in, Stdout: out, Stderr: errs, Terminal: w.Spec.TTY,
 		}))
@@ -240,6 +243,10 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
 	group := r.group(id)
+	interrupted, err := r.interrupted(ctx, id)
+	if err != nil {
+		return err
+	}
 	for _, step := range []func() error{
 		func() error { return r.kill(ctx, id) },
 		func() error { return group.Kill(ctx) },
@@ -250,6 +257,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 		func() error { return os.RemoveAll(r.cfg.namesDir(id)) },
 		func() error { return os.RemoveAll(r.inputPath(id)) },
 		group.Remove,
+		func() error { return r.endOrphan(ctx, id, interrupted) },
 	} {
 		if err := step(); err != nil {
 			return err
