@@ -576,13 +576,19 @@ func (l *Lab) Scale(app, service string, n int) {
 // Context ends with the lab.
 func (l *Lab) Context() context.Context { return l.ctx }
 
-// close ends the lab. If the test failed, it logs the ends of the daemons' logs.
+// Explain logs the present state and the ends of the daemons' logs.
+func (l *Lab) Explain() {
+	l.t.Helper()
+	l.t.Logf("%s", l.Story())
+	for _, p := range l.procs {
+		l.t.Logf("the end of %s's log:\n%s", p.Name, tail(p.log, 12))
+	}
+}
+
+// close ends the lab. If the test failed, it explains the lab.
 func (l *Lab) close(j *janitor) {
 	if l.t.Failed() {
-		l.t.Logf("%s", l.Story())
-		for _, p := range l.procs {
-			l.t.Logf("the end of %s's log:\n%s", p.Name, tail(p.log, 12))
-		}
+		l.Explain()
 	}
 	l.cancel()
 	for _, p := range l.procs {

@@ -45,6 +45,11 @@ func sub(t *testing.T, l *lab.Lab, name string, fn func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		defer l.For(t)()
+		defer func() {
+			if t.Failed() {
+				l.Explain() // the logs go on, until the end of the whole test
+			}
+		}()
 		fn(t)
 	})
 }
