@@ -236,6 +236,34 @@ type UnknownInstance struct {
 	Instance InstanceID `json:"instance"`
 }
 
+// Replica is one of the processes of a root or cluster that share a store, as the active one sees it.
+type Replica struct {
+	Name    string       `json:"name" doc:"Host and port of its URL."`
+	URL     string       `json:"url"`
+	Role    ReplicaRole  `json:"role,omitempty" enum:"active,standby" doc:"Missing: the replica is not alive."`
+	State   ReplicaState `json:"state" enum:"alive,failed,left,unknown"`
+	Since   time.Time    `json:"since,omitzero" doc:"Since when the active replica sees it in this state; missing: unknown."`
+	Version string       `json:"version,omitempty"`
+}
+
+// ReplicaRole is what a replica does. The lease in the store decides it.
+type ReplicaRole string
+
+const (
+	ReplicaActive  ReplicaRole = "active"
+	ReplicaStandby ReplicaRole = "standby"
+)
+
+// ReplicaState is whether a replica answers the probes of the others.
+type ReplicaState string
+
+const (
+	ReplicaAlive   ReplicaState = "alive"
+	ReplicaFailed  ReplicaState = "failed"
+	ReplicaLeft    ReplicaState = "left"    // it was stopped
+	ReplicaUnknown ReplicaState = "unknown" // there is no gossip, or it was not heard of
+)
+
 // SigningKey is a key with which the root signs the tokens of users.
 type SigningKey struct {
 	ID       string    `json:"id"`

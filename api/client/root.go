@@ -288,6 +288,13 @@ func (c *Client) DeleteSnapshot(ctx context.Context, id api.SnapshotID, at api.R
 	return c.do(ctx, Request{Method: http.MethodDelete, Path: pathOf(Snapshots, id), Header: ifMatch(at)})
 }
 
+// Replicas lists the replicas of the root, or of the cluster whose own API this is. The list is empty if it has none.
+func (c *Client) Replicas(ctx context.Context) ([]api.Replica, error) {
+	var page api.Page[api.Replica]
+	_, err := c.Do(ctx, Request{Method: http.MethodGet, Path: "/v1/replicas"}, &page)
+	return page.Items, err
+}
+
 // Clusters lists clusters, and the revision to watch from.
 func (c *Client) Clusters(ctx context.Context, o ListOptions) ([]api.Cluster, api.Revision, error) {
 	return List[api.Cluster](ctx, c, string(Clusters), o)

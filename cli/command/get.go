@@ -19,14 +19,14 @@ import (
 )
 
 func (c *cli) getCmd() *cobra.Command {
-	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs, secrets or custom resources"}
+	group := &cobra.Command{Use: "get", Short: "Show apps, services, instances, runs, volumes, snapshots, clusters, nodes, configs, secrets, replicas or custom resources"}
 	group.AddCommand(
 		listCmd(c, "apps [NAME…]", "Show applications", appKind, "app", "applications", "application"),
 		listCmd(c, "services [APP|SERVICE…]", "Show services", serviceKind, "service", "svc"),
 		listCmd(c, "instances [APP|SERVICE|INSTANCE…]", "Show instances", instanceKind, "instance", "inst"),
 		listCmd(c, "clusters [NAME…]", "Show clusters", clusterKind, "cluster"),
 	)
-	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getSnapshotsCmd(), c.getRunsCmd())
+	group.AddCommand(c.getNodesCmd(), c.getVolumesCmd(), c.getSnapshotsCmd(), c.getRunsCmd(), c.getReplicasCmd())
 	group.AddCommand(c.getValuesCmds()...)
 	group.AddCommand(c.getKindsCmd(), c.getCustomCmd())
 	var watch bool
@@ -40,6 +40,35 @@ func (c *cli) getCmd() *cobra.Command {
 	c.outputFlags(group)
 	c.sortFlag(group)
 	return group
+}
+
+func (c *cli) getReplicasCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "replicas [NAME…]", Aliases: []string{"replica"}, Short: "Show the replicas of the root, or of a cluster at its own port",
+		Long: `Show the processes of the root that share its store, as the active one sees them. For admins of the system.
+
+SINCE is how long the active replica has seen it in this state. Without gossip_listen in the configuration, the state of the others is unknown.`,
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, names []string) error {
+			all, err := a.Replicas(ctx)
+			if err != nil {
+				return err
+			}
+			if len(names) == 0 {
+				return list(c, p, output.Replicas, all, 0)
+			}
+			return named(c, p, output.Replicas, names, func(name string) (api.Replica, error) {
+				for _, r := range all {
+					if r.Name == name {
+						return r, nil
+					}
+				}
+				return api.Replica{}, fmt.Errorf("replica %q: see treeline get replicas: %w", name, api.ErrNotFound)
+			})
+		}),
+	}
+	c.outputFlags(cmd)
+	c.sortFlag(cmd)
+	return cmd
 }
 
 // psCmd is get instances under the name that users of Docker know.

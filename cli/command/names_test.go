@@ -60,6 +60,7 @@ var named = []struct {
 	{"webhook list", []string{"webhook dead NAME", "webhook retry NAME", "webhook delete NAME"}},
 	{"addon list", []string{"addon show NAME"}},
 	{"addon show mqtt", []string{"addon remove NAME --yes"}},
+	{"get replicas", []string{"get replicas NAME"}},
 	{"get kinds", []string{"get kinds NAME", "describe kind NAME"}},
 	{"get resources", []string{"get resources NAME", "describe resource NAME"}},
 	{"get sensor", []string{"get resources NAME"}},
@@ -106,6 +107,8 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 		case path == "/v1/snapshots":
 			say(t, w, api.Page[api.VolumeSnapshot]{Items: []api.VolumeSnapshot{{ID: web.Instance(0).Volume("data").Snapshot("monday"), Tenant: "acme"}}})
 		case req.Method == http.MethodDelete && (strings.HasPrefix(path, "/v1/volumes/") || strings.HasPrefix(path, "/v1/snapshots/")):
+		case path == "/v1/replicas":
+			say(t, w, api.Page[api.Replica]{Items: []api.Replica{{Name: "10.0.0.5:7443", Role: api.ReplicaActive, State: api.ReplicaAlive}}})
 		case path == "/v1/usage/instances":
 			say(t, w, api.Usages[api.InstanceUsage]{Items: []api.InstanceUsage{{Instance: web.Instance(0)}}})
 		case path == "/v1/clusters/munich/usage/nodes":
@@ -124,7 +127,7 @@ func TestWhatIsPrintedAsANameIsAccepted(t *testing.T) {
 	}
 	for _, tt := range named {
 		at := r
-		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") || strings.Contains(tt.prints, "snapshot") || strings.HasPrefix(tt.prints, "top ") {
+		if strings.Contains(tt.prints, "node") || strings.Contains(tt.prints, "n1") || strings.Contains(tt.prints, "volume") || strings.Contains(tt.prints, "snapshot") || strings.Contains(tt.prints, "replicas") || strings.HasPrefix(tt.prints, "top ") {
 			at = nodes
 		}
 		for path := range missing {

@@ -17,7 +17,7 @@ import (
 // ownCommands are the commands that a cluster serves itself, so that its operator can work while the root
 // is away.
 var ownCommands = []string{
-	"get nodes", "get instances", "ps", "ui", "top", "describe node", "cordon", "uncordon", "drain", "move instance", "cap node", "delete node",
+	"get nodes", "get instances", "get replicas", "ps", "ui", "top", "describe node", "cordon", "uncordon", "drain", "move instance", "cap node", "delete node",
 	"logs", "exec", "attach", "port-forward", "cp", "events", "net", "snapshot save", "snapshot schedule", "snapshot accept", "token create", "token list", "token revoke", "logout",
 }
 

@@ -386,10 +386,14 @@ func (in *installation) serve(ctx context.Context, name, binary, token string, a
 	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("start %s: %w", name, err)
 	}
+	gossip, err := in.gossipArgs(name)
+	if err != nil {
+		return "", err
+	}
 	d := in.sup.start(child{
 		name: name, binary: filepath.Join(in.cfg.Bin, binary), token: token, log: in.log(name),
 		args: func() []string {
-			return append([]string{"--data", in.dir(name), "--listen", in.listen(name)}, args...)
+			return slices.Concat([]string{"--data", in.dir(name), "--listen", in.listen(name)}, gossip, args)
 		},
 	})
 	addr, err := d.awaitFile(ctx, file)
@@ -409,6 +413,7 @@ func (in *installation) overlay() bool { return in.cfg.Network == api.NetworkOve
 // that their nodes' network namespaces can reach.
 func (in *installation) host(name string) string {
 	host, _, _ := net.SplitHostPort(in.cfg.Listen)
+	name = strings.TrimSuffix(name, gossipOf)
 	if ip := net.ParseIP(host); name != "root" && name != "root"+secondOf && in.overlay() && (host == "localhost" || ip != nil && ip.IsLoopback()) {
 		return in.hosts.gateway().String()
 	}

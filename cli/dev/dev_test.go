@@ -289,7 +289,7 @@ func TestReplicasSurviveKills(t *testing.T) {
 		}
 	})
 	pids := map[string]int{}
-	var roots []string
+	var roots []string // the first replica's URL first
 	for _, d := range in.up.Daemons {
 		pids[d.Name] = d.PID
 		if d.Kind == "root" {
@@ -320,6 +320,23 @@ func TestReplicasSurviveKills(t *testing.T) {
 	}
 	apply("first")
 	until(t, c, running(1))
+	// The replicas find each other, also after each kill. The active one answers.
+	members := func(active string) {
+		t.Helper()
+		var got string
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			all, err := c.Replicas(t.Context())
+			got = fmt.Sprintf("%+v %v", all, err)
+			if len(all) != 2 || !slices.ContainsFunc(all, func(r api.Replica) bool { return r.URL == active && r.Role == api.ReplicaActive }) {
+				continue
+			}
+			if all[0].State == api.ReplicaAlive && all[1].State == api.ReplicaAlive && all[0].Version != "" && all[0].Version == all[1].Version {
+				return
+			}
+		}
+		t.Fatalf("the replicas are %s, want two that are alive, and %s active", got, active)
+	}
+	members(roots[0])
 	// The first replicas are active, because they started before the second ones.
 	for i, name := range []string{"root", "c1"} {
 		began := time.Now()
@@ -331,6 +348,7 @@ func TestReplicasSurviveKills(t *testing.T) {
 		until(t, c, running(i+2))
 		t.Logf("after a kill of %s, a new instance ran in %v", name, time.Since(began))
 	}
+	members(roots[1])
 	in.stop(t)
 
 	alone := cfg

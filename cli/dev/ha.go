@@ -26,6 +26,7 @@ const (
 	storeName   = "store"
 	secondOf    = "-2" // suffix of the second replica's name
 	brokerOf    = "-broker"
+	gossipOf    = "-gossip"
 	mosquitto   = "mosquitto"
 	maxSockPath = 100 // the kernel's limit is 107
 )
@@ -121,6 +122,18 @@ func (in *installation) haArgs(name string) ([]string, error) {
 		args = append(args, "--replicas", "https://"+at)
 	}
 	return args, nil
+}
+
+// gossipArgs returns the flags of one replica for the gossip; nil without replicas.
+func (in *installation) gossipArgs(name string) ([]string, error) {
+	if !in.cfg.HA {
+		return nil, nil
+	}
+	at, err := in.address(name + gossipOf)
+	if err != nil {
+		return nil, err
+	}
+	return []string{"--gossip-listen", at}, nil
 }
 
 // startSecond starts the second replica of a daemon with the keys of the first one.

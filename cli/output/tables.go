@@ -363,6 +363,20 @@ var Snapshots = Table[api.VolumeSnapshot]{
 	},
 }
 
+// Replicas is the table of the replicas of a root or cluster.
+var Replicas = Table[api.Replica]{
+	Kind: "replicas",
+	Name: func(r api.Replica) string { return r.Name },
+	Columns: []Column[api.Replica]{
+		{Header: "NAME", Cell: func(_ Printer, r api.Replica) string { return r.Name }},
+		{Header: "ROLE", Cell: func(_ Printer, r api.Replica) string { return cmp.Or(string(r.Role), "-") }},
+		{Header: "STATE", Cell: func(_ Printer, r api.Replica) string { return string(r.State) }},
+		{Header: "SINCE", Cell: func(p Printer, r api.Replica) string { return p.Age(r.Since) }},
+		{Header: "VERSION", Cell: func(_ Printer, r api.Replica) string { return cmp.Or(r.Version, "-") }},
+		{Header: "URL", Wide: true, Cell: func(_ Printer, r api.Replica) string { return r.URL }},
+	},
+}
+
 // CustomKinds is the table of custom kinds.
 var CustomKinds = Table[api.CustomKind]{
 	Kind: "kinds",

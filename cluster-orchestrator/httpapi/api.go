@@ -76,7 +76,8 @@ type Options struct {
 	Snapshots        *snapshot.Taker
 	Recipients       []string // of snapshots, by the cluster's configuration
 	Scheduled        *schedule.Runner
-	Observe          rest.Observe // of requests; nil: none
+	Members          func() []api.Replica // all replicas of this cluster; nil: there are none
+	Observe          rest.Observe         // of requests; nil: none
 	Version          string
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400
 	Now              func() time.Time // default time.Now

@@ -34,6 +34,18 @@ func (a *API) registerSystem() {
 			}
 			return a.opt.Scheduled.Take(ctx)
 		})
+	answer(a, rest.Tag("system").Get("/v1/replicas", "List replicas").
+		About("The processes of the cluster that share its store, as the active one sees them. Without replica in its configuration, there are none. A standby forwards the request. For the cluster's operator."), rights.SystemRead,
+		func(ctx context.Context, p rights.Principal, _ *rest.None) (page api.Page[api.Replica], err error) {
+			if err := operatorOnly(ctx, p, "list the replicas"); err != nil {
+				return page, err
+			}
+			page.Items = []api.Replica{}
+			if a.opt.Members != nil {
+				page.Items = a.opt.Members()
+			}
+			return page, nil
+		})
 	answer(a, rest.Tag("system").Get("/v1/system/restore", "Get the state after a restore").Named("getRestore").
 		About("After a restore from a snapshot, nodes keep what they run until the root has sent what it wants, all nodes have reported, and all that they run has a record, or until the operator accepts it. Unknown has the instances that stop then. For the cluster's operator."),
 		rights.SystemRead, a.restoreState)

@@ -55,6 +55,9 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 			}
 		}
 		for who, want := range map[string]int{"own": 200, "named": 200, "admin": 403, "guest": 403, "otto": 403, "nobody": 401} {
+			if got := r.raw(who, "GET", "/v1/replicas", ""); got.Code != want {
+				t.Errorf("%s lists the replicas: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
 			if got := r.raw(who, "GET", "/v1/system/restore", ""); got.Code != want {
 				t.Errorf("%s reads the state after a restore: got %d %s, want %d", who, got.Code, got.Body, want)
 			}

@@ -49,8 +49,8 @@ type ServerOptions struct {
 
 	MQTT    string   // the broker's URL for nodes; empty: this port
 	Brokers []string // see wire.Desired.Brokers
-	// Replicas are the URLs of all replicas of the cluster; nil: it has none.
-	Replicas []string
+	// Replicas returns the URLs of all replicas of the cluster; nil: it has none.
+	Replicas func() []string
 	Now      func() time.Time // default time.Now
 	Log      *slog.Logger     // default slog.Default
 }
@@ -67,6 +67,9 @@ func NewServer(o ServerOptions) *Server {
 		o.Now = time.Now
 	}
 	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Replicas == nil {
+		o.Replicas = func() []string { return nil }
+	}
 	d := &Server{opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now})}
 	d.mux.Handle("POST /v1/join/node", &enrol.Server[wire.JoinNode, wire.NodeJoined]{
 		Shares: d.shares, Refused: refusals.New(o.Log, "join of a node refused"), Admit: d.joinNode,
@@ -140,7 +143,7 @@ func (d *Server) sign(csr []byte, n api.NodeID) (wire.NodeJoined, error) {
 	if err != nil {
 		return wire.NodeJoined{}, err
 	}
-	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT, Replicas: d.opt.Replicas}, nil
+	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT, Replicas: d.opt.Replicas()}, nil
 }
 
 // nameFor returns a name for a node: the host's name and a random suffix.

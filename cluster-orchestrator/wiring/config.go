@@ -52,6 +52,7 @@ type Config struct {
 	Replica      bool          `yaml:"replica" usage:"share store with other replicas of this cluster, which needs an external broker: one is active at a time, and the others take over when it stops. Each needs the keys of the first one in data"`
 	Replicas     []string      `yaml:"replicas" usage:"with replica: https://host:port of all replicas of this cluster, this one included, at most 8. Nodes learn them and use another one when the active one is gone"`
 	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
+	GossipListen string        `yaml:"gossip_listen" usage:"with replica: address for UDP and TCP at which the replicas of this cluster probe each other, for example :7446. All need it, and treeline get replicas shows them. Without a host, they use an address of this machine. Empty: none"`
 
 	Broker BrokerConfig `yaml:"broker"`
 
@@ -244,7 +245,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) replicas() standby.Config {
-	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease}
+	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease, Gossip: c.GossipListen}
 }
 
 func (b BrokerConfig) validate() error {

@@ -38,7 +38,7 @@ func openReplica(ctx context.Context, cfg Config, dir *os.Root, log *slog.Logger
 	}
 	return standby.Open(ctx, standby.Options{
 		Config: cfg.replicas(), Self: identity.OfCluster(id), Role: roleOf(id), Listen: cfg.Listen, Names: cfg.Names,
-		Dir: dir, AddressFile: AddressFile, Keys: keys, Log: log,
+		Dir: dir, AddressFile: AddressFile, Keys: keys, Secret: valuesKeyFile, Log: log,
 	})
 }
 

@@ -277,7 +277,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	}
 	serve := nodelink.ServerOptions{
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
-		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Replicas: o.cfg.Replicas, Log: o.log,
+		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Replicas: o.replica.URLs, Log: o.log,
 	}
 	records, err := audit.New(ctx, audit.Options{
 		Cluster: o.id.info().ID, Store: st, Loaded: docs,
@@ -311,7 +311,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg), Recipients: o.cfg.Snapshot.Recipients,
-		Snapshots: snapshots, Scheduled: o.snapshots,
+		Snapshots: snapshots, Scheduled: o.snapshots, Members: o.replica.Members,
 	}
 	if o.csi != nil {
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
@@ -330,6 +330,9 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		return err
 	}
 	o.registerMetrics(reg)
+	if o.replica != nil {
+		metrics.NewReplicas(reg, o.replica.Members)
+	}
 	var health daemon.Health
 	health.RequireLoop(o.loop)
 	o.replica.RequireActive(&health)
@@ -416,7 +419,7 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 				o.noteRelays(d)
 			}
 			if d, ok := e.Msg.(wire.Desired); ok {
-				d.Replicas = o.cfg.Replicas
+				d.Replicas = o.replica.URLs()
 				e.Msg = o.traces.Sent(d, tracing.OfPlacement, "choose node", func(a wire.Assignment) map[string]string {
 					return map[string]string{
 						"treeline.cluster": string(o.id.info().ID), "treeline.instance": string(a.Instance), "treeline.node": strings.TrimPrefix(string(e.To), "node/"),

@@ -8,7 +8,9 @@ package seal
 
 import (
 	"bytes"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +75,23 @@ func KeyFile(dir *os.Root, name string, exists bool) (KeyWrapper, error) {
 		return nil, fmt.Errorf("%s has no key: %w", at, api.ErrInvalid) // the cause may show the text
 	}
 	return file{id, id.Recipient()}, nil
+}
+
+// Derive returns a key of 32 bytes for another purpose than values, from the key in a file of dir, which exists.
+func Derive(dir *os.Root, name, purpose string) ([]byte, error) {
+	w, err := KeyFile(dir, name, true)
+	if err != nil {
+		return nil, err
+	}
+	f, ok := w.(file)
+	if !ok {
+		return nil, fmt.Errorf("derive a key for %s: %s has no key of its own: %w", purpose, name, api.ErrInvalid)
+	}
+	key, err := hkdf.Key(sha256.New, []byte(f.X25519Identity.String()), nil, "treeline "+purpose, 32)
+	if err != nil {
+		return nil, fmt.Errorf("derive a key for %s: %w", purpose, err)
+	}
+	return key, nil
 }
 
 // Sealer encrypts and decrypts values. It is safe for concurrent use.

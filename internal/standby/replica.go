@@ -27,6 +27,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
+	"github.com/treeline-edge/treeline/internal/membership"
 	"github.com/treeline-edge/treeline/internal/reach"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -39,6 +40,7 @@ type Config struct {
 	Store    daemon.Secret
 	Replicas []string      // https://host:port of all replicas, the own one included
 	Lease    time.Duration // 0: the default
+	Gossip   string        // host:port for gossip among the replicas; empty: there is none
 }
 
 // Validate returns ErrInvalid if a value is out of range.
@@ -52,8 +54,16 @@ func (c Config) Validate() error {
 		return daemon.Invalid("replicas", "needs replica: true")
 	case len(c.Replicas) > replicas.Max:
 		return daemon.Invalid("replicas", "has %d URLs, want at most %d", len(c.Replicas), replicas.Max)
+	case c.Gossip != "" && !c.Replica:
+		return daemon.Invalid("gossip_listen", "needs replica: true")
 	case !slices.Equal(good, c.Replicas):
 		return daemon.Invalid("replicas", "%q: each must be https://host:port, once, without a path", c.Replicas)
+	}
+	if c.Gossip == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(c.Gossip); err != nil {
+		return daemon.Invalid("gossip_listen", "%q is not host:port such as :7446", c.Gossip)
 	}
 	return nil
 }
@@ -70,7 +80,9 @@ type Options struct {
 	AddressFile string
 	// Keys are the files in Dir that all replicas have. The first one creates them.
 	Keys []string
-	Log  *slog.Logger
+	// Secret is the one of Keys from which the key of the gossip is derived.
+	Secret string
+	Log    *slog.Logger
 }
 
 // Replica is this process. A nil Replica is a daemon without replicas, which is always active.
@@ -80,6 +92,8 @@ type Replica struct {
 	url    string
 	shares *shared.Replica
 	logs   func() // closes the logs; nil after Await, when store has them
+
+	gossip *membership.Gossip // nil: there is none
 
 	store   *shared.Store // nil until Await has returned
 	ended   chan error    // has the result of Hold
@@ -169,10 +183,14 @@ type Serving struct {
 // listener that it returns has the same address. The lease is held until Close.
 func (r *Replica) Await(ctx context.Context, s Serving) (net.Listener, error) {
 	addr := r.ln.Addr().String()
+	if err := r.openGossip(); err != nil {
+		return nil, err
+	}
 	st, err := r.wait(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+	r.gossip.Contact("") // the others learn of this one
 	// Nothing may end the lease while the store is loaded.
 	holding, release := context.WithCancel(context.WithoutCancel(ctx))
 	r.store, r.ended, r.release, r.logs = st, make(chan error, 1), release, nil
@@ -238,6 +256,7 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	log.Info(kind+" is a standby until no other replica is active", "address", local, "data", r.o.Dir.Name())
 	daemon.NotifyReady(log)
 	st, err := r.shares.Await(serving, func(l shared.Lease) {
+		r.gossip.Contact(l.Gossip)
 		if l.Name == r.url {
 			active.Store(nil) // forwarding to itself would be refused
 			log.Info("an earlier process of this replica was active", "url", l.Name)
@@ -362,6 +381,7 @@ func (f fenced) CloseIdleConnections() {
 
 // Close releases the lease and closes the store. The daemon writes nothing any more.
 func (r *Replica) Close() {
+	defer r.leave() // after the lease is released
 	_ = r.ln.Close()
 	if r.logs != nil {
 		r.logs()

@@ -91,7 +91,7 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	if text, err := revoked(); err != nil || write(text) != nil {
 		return err
 	}
-	if text, err := (message{event: "replicas", data: wire.Replicas{URLs: l.opt.Replicas}}).encode(); err != nil || write(text) != nil {
+	if text, err := (message{event: "replicas", data: wire.Replicas{URLs: l.opt.Replicas()}}).encode(); err != nil || write(text) != nil {
 		return err
 	}
 	for {

@@ -257,7 +257,7 @@ func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id ap
 	if err := l.opt.Issued.add(ctx, now, id, key, replaces, chain[0]); err != nil {
 		return wire.ClusterJoined{}, err
 	}
-	return wire.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys(), Replicas: l.opt.Replicas}, nil
+	return wire.ClusterJoined{Chain: string(ca.EncodeChain(chain)), JWTKeys: l.tokenKeys(), Replicas: l.opt.Replicas()}, nil
 }
 
 // keys serves the public keys that verify users' tokens. A cluster requests them when a token names

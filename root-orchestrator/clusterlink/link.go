@@ -84,7 +84,7 @@ type Options struct {
 	Issued    *Issued
 	Tokens    *jointoken.Store
 	Keys      func() jwt.PublicKeys // keys that verify users' tokens
-	Replicas  []string              // URLs of all replicas of the root; empty: there are none
+	Replicas  func() []string       // URLs of all replicas of the root; nil: there are none
 	// Open decrypts the values of a config or secret (seal.Sealer.Open).
 	Open    func(label string, sealed []byte) (wire.Value, error)
 	Revoked *revoke.Log      // revocations of delegated tokens; nil: an empty log
@@ -121,6 +121,9 @@ func New(o Options) *Link {
 	}
 	if o.Revoked == nil {
 		o.Revoked = revoke.NewLog(o.Now)
+	}
+	if o.Replicas == nil {
+		o.Replicas = func() []string { return nil }
 	}
 	l := &Link{
 		opt: o, mux: http.NewServeMux(), shares: apishare.New(apishare.Options{Now: o.Now}), refused: refusals.New(o.Log, "join of a cluster refused"),

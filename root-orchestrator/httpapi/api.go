@@ -77,8 +77,9 @@ type Options struct {
 	Install  func() *api.Installer
 	Clusters Clusters
 	Version  string
-	Replicas []string // URLs of all replicas of the root, for clients
-	Sealer   Sealer   // for configs and secrets
+	Replicas func() []string      // URLs of all replicas of the root, for clients; nil: there are none
+	Members  func() []api.Replica // all replicas of the root; nil: there are none
+	Sealer   Sealer               // for configs and secrets
 
 	Snapshots  *snapshot.Taker
 	Recipients []string // of snapshots, by the root's configuration
@@ -141,6 +142,12 @@ func New(o Options) (*API, error) {
 	}
 	if o.Install == nil {
 		o.Install = func() *api.Installer { return nil }
+	}
+	if o.Replicas == nil {
+		o.Replicas = func() []string { return nil }
+	}
+	if o.Members == nil {
+		o.Members = func() []api.Replica { return []api.Replica{} }
 	}
 	a := &API{
 		opt: o, core: o.Core, owner: o.Owner,

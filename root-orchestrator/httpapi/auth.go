@@ -126,7 +126,7 @@ type sessionOut struct {
 func (a *API) sessionOf(s account.Session) *sessionOut {
 	out := &sessionOut{CacheControl: "no-store", Body: api.Session{
 		User: string(s.User.ID), Tenant: s.User.ID.Tenant(), Access: s.Access, Expires: s.AccessExpires, Refresh: s.Refresh, Roles: []string{},
-		Replicas: a.opt.Replicas,
+		Replicas: a.opt.Replicas(),
 	}}
 	for _, r := range s.User.Roles {
 		out.Body.Roles = append(out.Body.Roles, string(r))

@@ -37,6 +37,11 @@ func (a *API) registerSystem() {
 		func(context.Context, rights.Principal, *rest.None) (api.Page[api.SigningKey], error) {
 			return api.Page[api.SigningKey]{Items: a.opt.Signing.Status()}, nil
 		})
+	answer(a, rest.Tag("system").Get("/v1/replicas", "List replicas").
+		About("The processes of the root that share its store, as the active one sees them. Without replica in its configuration, there are none. A standby forwards the request."), rights.SystemRead,
+		func(context.Context, rights.Principal, *rest.None) (api.Page[api.Replica], error) {
+			return api.Page[api.Replica]{Items: a.opt.Members()}, nil
+		})
 	act(a, rest.Tag("system").Post("/v1/system/keys", "Rotate the key that signs tokens", 409).Named("rotateSigningKey").
 		About("Tokens that the earlier keys have signed stay valid, except with revoke_tokens. A personal token cannot revoke."), rights.SystemWrite, a.rotateKey)
 }

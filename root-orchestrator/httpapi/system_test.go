@@ -84,6 +84,26 @@ func TestSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	}
 }
 
+// TestReplicasAreForAdminsOfTheSystem: nobody else learns on how many machines the root runs, and which.
+func TestReplicasAreForAdminsOfTheSystem(t *testing.T) {
+	const path = "/v1/replicas"
+	r := newRig(t)
+	admin, tenant, provider := r.user("root", rights.Admin), r.user("acme/ann", rights.Admin), r.user("pia", rights.InfrastructureProvider)
+	if status, _, body := r.raw("GET", path, admin, ""); status != 200 || !strings.Contains(body, `"items":[]`) {
+		t.Errorf("without replicas: got %d %s, want an empty list", status, body)
+	}
+	r.restart(func(o *httpapi.Options) {
+		o.Members = func() []api.Replica {
+			return []api.Replica{{Name: "10.0.0.5:7443", URL: "https://10.0.0.5:7443", Role: api.ReplicaActive, State: api.ReplicaAlive}}
+		}
+	})
+	for who, want := range map[string]int{admin: 200, tenant: 403, provider: 403, "": 401} {
+		if status, _, body := r.raw("GET", path, who, ""); status != want || strings.Contains(body, "10.0.0.5") != (want == 200) {
+			t.Errorf("got %d %s, want %d", status, body, want)
+		}
+	}
+}
+
 // TestScheduledSnapshotsAreForAdminsOfTheSystem: nobody else learns where they are, or makes the root take one.
 func TestScheduledSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	const path = "/v1/system/snapshot/schedule"

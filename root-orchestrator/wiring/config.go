@@ -37,6 +37,8 @@ type Config struct {
 
 	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
 
+	GossipListen string `yaml:"gossip_listen" usage:"with replica: address for UDP and TCP at which the replicas of this root probe each other, for example :7446. All need it, and treeline get replicas shows them. Without a host, they use an address of this machine. Empty: none"`
+
 	InstallDir string `yaml:"install_dir" usage:"directory with the programs that machines which join can install from here: in linux-amd64 and linux-arm64, or directly those of this machine's architecture. They must be of this version. Empty: the directory of this program"`
 
 	Dead time.Duration `yaml:"dead" usage:"silence of a cluster after which its instances are placed elsewhere; 0: 30s"`
@@ -163,7 +165,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) replicas() standby.Config {
-	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease}
+	return standby.Config{Replica: c.Replica, Store: c.Store, Replicas: c.Replicas, Lease: c.ReplicaLease, Gossip: c.GossipListen}
 }
 
 func (c Config) webhookNetworks() []netip.Prefix {

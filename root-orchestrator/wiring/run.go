@@ -75,7 +75,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if cfg.Replica {
 		rep, err = standby.Open(ctx, standby.Options{
 			Config: cfg.replicas(), Self: identity.OfRoot(), Role: cfg.Role, Listen: cfg.Listen, Names: cfg.Names,
-			Dir: dir, AddressFile: AddressFile, Keys: []string{authorityFile, ringFile, valuesKeyFile}, Log: log,
+			Dir: dir, AddressFile: AddressFile, Keys: []string{authorityFile, ringFile, valuesKeyFile}, Secret: valuesKeyFile, Log: log,
 		})
 		if err != nil {
 			return err
@@ -147,7 +147,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
 		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
-		Tokens: id.tokens, Keys: id.signing.Public, Replicas: cfg.Replicas, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
+		Tokens: id.tokens, Keys: id.signing.Public, Replicas: rep.URLs, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
 	snapshots := snapshot.NewTaker(snapshot.Options{
 		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
@@ -166,7 +166,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	programs := installer.NewServer(installer.Open(installer.Options{Dir: cfg.InstallDir, Script: deploy.Script, Files: deploy.Files}), installer.Cluster, external, log)
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
-		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: cfg.Replicas, Log: log,
+		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: rep.URLs, Members: rep.Members, Log: log,
 		Signing: id.signing, Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
@@ -174,6 +174,9 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	registerMetrics(reg, core, l, link)
+	if rep != nil {
+		metrics.NewReplicas(reg, rep.Members)
+	}
 	var health daemon.Health
 	health.RequireLoop(l)
 	rep.RequireActive(&health)

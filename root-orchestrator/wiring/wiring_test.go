@@ -670,6 +670,7 @@ func TestConfigFaults(t *testing.T) {
 		"store":         func(c *wiring.Config) { c.Store = "postgres://x" },
 		"dead":          func(c *wiring.Config) { c.Dead = -1 },
 		"replica":       func(c *wiring.Config) { c.Replica = true },
+		"gossip_listen": func(c *wiring.Config) { c.Replica, c.Store, c.GossipListen = true, "mongodb://db", "7446" },
 		"replica_lease": func(c *wiring.Config) { c.Replica, c.Store, c.ReplicaLease = true, "mongodb://db", time.Millisecond },
 	} {
 		cfg := wiring.Defaults()

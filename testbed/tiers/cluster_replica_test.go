@@ -29,7 +29,7 @@ import (
 func clusterReplicaConfig(uri, dir, broker, token, listen string, all ...string) cluster.Config {
 	cfg := cluster.Defaults()
 	cfg.Data, cfg.Listen, cfg.Name, cfg.Token, cfg.Store, cfg.Replica = dir, listen, "munich", daemons.Secret(token), daemons.Secret(uri), true
-	cfg.Broker.URL = broker
+	cfg.Broker.URL, cfg.GossipListen = broker, "127.0.0.1:0"
 	cfg.Dead = 2 * time.Minute // no re-placement, however long the machine stalls
 	for _, a := range all {
 		cfg.Replicas = append(cfg.Replicas, "https://"+a)
@@ -90,6 +90,15 @@ func TestReplicasOfAClusterTakeOver(t *testing.T) {
 		nodes, refused := standby.get("/v1/node/brokers")
 		return health == http.StatusServiceUnavailable && strings.Contains(text, "role standby") && strings.Contains(text, "the active one is https://127.0.0.1:") &&
 			people == http.StatusUnauthorized && nodes == http.StatusServiceUnavailable && strings.Contains(refused, "standby replica")
+	})
+
+	eventually(t, "the operator sees both replicas alive, one of them active", func() bool {
+		var page api.Page[api.Replica]
+		if err := c.do(c.token, "GET", "/v1/replicas", nil, &page); err != nil || len(page.Items) != 2 {
+			return false
+		}
+		a, b := page.Items[0], page.Items[1]
+		return a.State == api.ReplicaAlive && b.State == api.ReplicaAlive && a.Role != b.Role && (a.Role == api.ReplicaActive || b.Role == api.ReplicaActive)
 	})
 
 	var want []int // the instances

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,7 +70,7 @@ func runReplica() {
 
 func replicaConfig(uri, dir, listen string, all ...string) root.Config {
 	cfg := root.Defaults()
-	cfg.Data, cfg.Listen, cfg.Replica, cfg.Store = dir, listen, true, daemons.Secret(uri)
+	cfg.Data, cfg.Listen, cfg.Replica, cfg.Store, cfg.GossipListen = dir, listen, true, daemons.Secret(uri), "127.0.0.1:0"
 	for _, a := range all {
 		cfg.Replicas = append(cfg.Replicas, "https://"+a)
 	}
@@ -335,6 +336,30 @@ func TestReplicasTakeOver(t *testing.T) {
 		t.Errorf("a command at the standby: %d %s", code, out)
 	}
 
+	shows := func(active, other *replica, state api.ReplicaState) {
+		t.Helper()
+		var all []api.Replica
+		what := fmt.Sprintf("%s is active, and %s is %s", active.all[0], other.all[0], state)
+		eventually(t, what, func() bool {
+			_, out := p.treeline("", "get", "replicas", "-o", "json", "--config", config)
+			var page api.Page[api.Replica]
+			if err := json.Unmarshal([]byte(out), &page); err != nil {
+				return false
+			}
+			all = page.Items
+			var here, there api.Replica
+			for _, r := range all {
+				switch r.Name {
+				case active.all[0]:
+					here = r
+				case other.all[0]:
+					there = r
+				}
+			}
+			return len(all) == 2 && here.Role == api.ReplicaActive && here.State == api.ReplicaAlive && there.State == state && there.Role != api.ReplicaActive
+		})
+	}
+
 	// Numbered requests go on while the active replica is killed, restarted and stopped. None is repeated
 	// by the test, so that those that are lost with their answer are not acknowledged.
 	acked := []api.Tenant{"acme"}
@@ -356,13 +381,15 @@ func TestReplicasTakeOver(t *testing.T) {
 		return code == 0
 	}
 	for _, stop := range []struct {
-		signal os.Signal
-		within time.Duration
-	}{{syscall.SIGKILL, 5 * time.Second}, {syscall.SIGTERM, time.Second}} {
+		signal  os.Signal
+		within  time.Duration
+		becomes api.ReplicaState
+	}{{syscall.SIGKILL, 5 * time.Second, api.ReplicaFailed}, {syscall.SIGTERM, time.Second, api.ReplicaLeft}} {
 		for range 3 {
 			create()
 		}
 		active, other := p.onlyActive()
+		shows(active, other, api.ReplicaAlive)
 		signal := stop.signal
 		late := measureLateness()
 		ended := time.Now()
@@ -378,6 +405,7 @@ func TestReplicasTakeOver(t *testing.T) {
 		if !other.active() {
 			t.Errorf("a request was acknowledged, and the replica at %s is not active", other.all[0])
 		}
+		shows(other, active, stop.becomes)
 		heard(ended)
 		t.Logf("after %v, the cluster was connected in %v", signal, time.Since(ended))
 		active.start()

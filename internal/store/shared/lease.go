@@ -18,6 +18,7 @@ type Lease struct {
 	Name     string        `json:"name"`               // its URL
 	Next     uint64        `json:"next,omitempty"`     // a position that was the next one of the store's log
 	Released bool          `json:"released,omitempty"` // the holder writes nothing more
+	Gossip   string        `json:"gossip,omitempty"`   // host:port at which it is a member (package membership)
 	TTL      time.Duration `json:"ttl"`
 
 	position uint64 // in the log of leases; 0: there is no lease

@@ -36,6 +36,8 @@ type Replica struct {
 	log, leases Log
 	o           Options
 	id          string // of the process
+	gossip      string
+	wake        <-chan struct{}
 }
 
 // New makes a replica on a log and a log of leases. It owns them until Await returns a store, which
@@ -44,6 +46,10 @@ func New(log, leases Log, o Options) *Replica {
 	o.TTL, o.Log, o.Slack = cmp.Or(o.TTL, DefaultTTL), cmp.Or(o.Log, slog.Default()), cmp.Or(o.Slack, slack)
 	return &Replica{log: log, leases: leases, o: o, id: rand.Text()}
 }
+
+// Gossip sets the address by which other replicas reach this one by gossip, which its lease shows. As a standby, it reads the lease at once
+// when wake has a value. That is a hint: what it reads decides. Gossip is called before Await.
+func (r *Replica) Gossip(address string, wake <-chan struct{}) { r.gossip, r.wake = address, wake }
 
 // Active returns the last lease; its Name is empty if there never was one.
 func (r *Replica) Active(ctx context.Context) (Lease, error) {
@@ -55,14 +61,13 @@ func (r *Replica) Active(ctx context.Context) (Lease, error) {
 // that was acknowledged. It calls standby with the lease of each replica that it waits for. An engine
 // that does not answer is asked again. Await fails if ctx ends or the log is damaged.
 func (r *Replica) Await(ctx context.Context, standby func(Lease)) (*Store, error) {
-	poll := time.NewTicker(r.o.TTL / 12)
-	defer poll.Stop()
 	var seen Lease
 	var since time.Time // when seen was first read
 	failing := false
 	for {
 		asked := time.Now()
 		l, _, err := readLease(ctx, r.leases)
+		pause := r.o.TTL / 12
 		if err == nil {
 			if l != seen {
 				if l.Holder != seen.Holder && l.Holder != r.id && !l.Released {
@@ -72,6 +77,9 @@ func (r *Replica) Await(ctx context.Context, standby func(Lease)) (*Store, error
 			}
 			// A lease of this process is a claim whose answer was lost. The read may have taken effect when it was asked for, long before its answer.
 			ttl := min(max(l.TTL, minTTL), maxTTL)
+			if left := ttl - time.Since(since); left > 0 {
+				pause = min(pause, left)
+			}
 			if l.position == 0 || l.Released || l.Holder == r.id || asked.Sub(since) >= ttl {
 				var s *Store
 				if s, err = r.takeOver(ctx, l); err == nil {
@@ -92,7 +100,8 @@ func (r *Replica) Await(ctx context.Context, standby func(Lease)) (*Store, error
 			failing = false
 		}
 		select {
-		case <-poll.C:
+		case <-time.After(pause):
+		case <-r.wake:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -108,7 +117,7 @@ func (r *Replica) takeOver(ctx context.Context, l Lease) (*Store, error) {
 	s.end.Store(max(l.Next, 1))
 	s.lease = &lease{
 		log: r.leases, next: s.end.Load, slog: r.o.Log,
-		self: Lease{Holder: r.id, Name: r.o.Name, TTL: r.o.TTL, position: l.position},
+		self: Lease{Holder: r.id, Name: r.o.Name, Gossip: r.gossip, TTL: r.o.TTL, position: l.position},
 	}
 	held, err := s.lease.renew(ctx, false)
 	if err != nil {

@@ -118,6 +118,72 @@ func TestAPausedActiveReplicaWritesNothingAfterATakeover(t *testing.T) {
 	})
 }
 
+// A hint that the active replica has gone does not shorten the lease.
+func TestAStandbyWaitsForTheLeaseOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngines()
+		one := e.active(t, "one")
+		r, wake := e.replica("two"), make(chan struct{}, 1)
+		r.Gossip("10.0.0.2:7446", wake)
+		began := time.Now()
+		taken := make(chan *shared.Store, 1)
+		var took time.Duration
+		go func() {
+			two, err := r.Await(t.Context(), func(l shared.Lease) {
+				if l.Name != "one" || l.Gossip != "" {
+					t.Errorf("the standby waits for %+v, want one, which has no gossip", l)
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			took = time.Since(began)
+			taken <- two
+		}()
+		for range 100 { // as after false alarms
+			time.Sleep(7 * time.Millisecond)
+			wake <- struct{}{}
+			synctest.Wait()
+		}
+		two := <-taken
+		if took != shared.DefaultTTL {
+			t.Errorf("the standby took over after %v, want the lease of %v to the point", took, shared.DefaultTTL)
+		}
+		if one.Active() {
+			t.Error("two replicas are active")
+		}
+
+		// The hint that it was released is taken at once.
+		third := e.replica("three")
+		third.Gossip("10.0.0.3:7446", wake)
+		go func() {
+			three, err := third.Await(t.Context(), func(l shared.Lease) {
+				if l.Name != "two" || l.Gossip != "10.0.0.2:7446" {
+					t.Errorf("the standby waits for %+v, want two with the address of its gossip", l)
+				}
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			taken <- three
+		}()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if err := two.Close(); err != nil {
+			t.Fatal(err)
+		}
+		released := time.Now()
+		wake <- struct{}{}
+		three := <-taken
+		if after := time.Since(released); after != 0 {
+			t.Errorf("the standby took over %v after the release, want at once", after)
+		}
+		if err := three.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // The log of the new active replica is trimmed so far that the position of the paused replica's next
 // write is obsolete.
 func TestAPausedReplicaIsFencedByATrimmedLog(t *testing.T) {
