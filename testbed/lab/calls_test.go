@@ -81,10 +81,10 @@ func TestContainerdIsKilledDuringCalls(t *testing.T) {
 		return append(lab.MountsUnder(filepath.Join(n1.Data, "csi")), lab.MountsUnder(filepath.Join(l.Dir, "c"))...)
 	}
 	// once waits until one process runs the newest version and nothing else is mounted than its root file system
-	// and its volume.
+	// and its volume. A call of containerd that gets no answer takes 15 seconds before it is repeated.
 	once := func(t *testing.T, id api.ServiceID, volume int) {
 		t.Helper()
-		lab.Within(t, time.Minute, "the newest version runs, with one mount of each thing", func() error {
+		lab.Within(t, 2*time.Minute, "the newest version runs, with one mount of each thing", func() error {
 			all := slices.DeleteFunc(l.Workloads(), func(w lab.Workload) bool { return w.Instance.Service() != id })
 			for _, w := range all {
 				env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", w.PID))
