@@ -156,6 +156,7 @@ func (w *World) run(t *testing.T, c Cell, hold, stop time.Duration) (r Result) {
 		if slices.Contains([]string{"node engine", "netmanager", "shim", "workload", "whole machine"}, c.Component) {
 			w.home(rec)
 		}
+		w.direct(rec)
 		from, active, processes := w.calls.Sent()+1, w.Replicas.Active(), w.Workloads()
 		defer func() { r.Failure = rec.first }()
 		c.Inject(&injection{World: w, T: rec, hold: hold, stop: stop})

@@ -116,14 +116,16 @@ func injected() (cells []Cell) {
 				i.busy()
 				p.disk(i.World).Free()
 			})
-			add(p.name, "read-only disk", remount, false, func(i *injection) {
-				d, k := p.of(i.World), p.disk(i.World)
-				k.ReadOnly()
-				i.busy()
-				d.Kill9()
-				k.Repair()
-				d.start()
-			})
+			if p.name != "node engine" {
+				add(p.name, "read-only disk", remount, false, func(i *injection) {
+					d, k := p.of(i.World), p.disk(i.World)
+					k.ReadOnly()
+					i.busy()
+					d.Kill9()
+					k.Repair()
+					d.start()
+				})
+			}
 			add(p.name, "slow disk", "Writes take a second; nothing is lost and nothing moves.", false, func(i *injection) {
 				k := p.disk(i.World)
 				for end := time.Now().Add(i.hold); time.Now().Before(end); {
@@ -308,8 +310,8 @@ func partitions() (cells []Cell) {
 		Component: "whole machine", Fault: "address change", Expect: "Its peers and the relay learn the new address from its packets.", Loses: true,
 		Inject: func(i *injection) {
 			for _, step := range [][2]string{{"203.0.113.11/24", "203.0.113.61/24"}, {"203.0.113.61/24", "203.0.113.11/24"}} {
+				i.h1.Run("ip", "addr", "del", step[0], "dev", "eth0") // first: it takes secondary addresses along
 				i.h1.Run("ip", "addr", "add", step[1], "dev", "eth0")
-				i.h1.Run("ip", "addr", "del", step[0], "dev", "eth0")
 				i.wait(i.hold / 2)
 			}
 		},

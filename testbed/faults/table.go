@@ -69,7 +69,9 @@ func cellsOf() []Cell { return append(injected(), notHere()...) }
 // known are faults of Treeline that cells have found and that are not fixed, by the cells.
 var known = map[string]string{
 	"broker: corrupt state": "when the broker returns after more than the dead time, a node that reconnects before others learns that the instances on " +
-		"those are gone, and refuses connections to services that have no others, until they reconnect (half a second here)",
+		"those are gone, and refuses connections to services that have no others, until they reconnect (44 of 3516 requests in one run, none in others)",
+	"cluster: SIGSTOP 30 s": "nodes that use the relay of a stopped cluster do not reach each other, and find no direct path until it continues " +
+		"(531 of 2097 requests were lost in a run that stopped the cluster before the nodes had direct paths)",
 }
 
 // Cells that are not injected by this package.
@@ -133,6 +135,7 @@ func notHere() (cells []Cell) {
 	by("store", "internal/store/shared TestRandomHistoriesAreLinearizable", messages)
 	not("store", "its URI is in the configuration of the roots, which start again with another one", "address change")
 
+	not("node engine", "mounts of its workloads keep the disk in use, so the lab cannot mount it again", "read-only disk")
 	not("node engine", machine, "20 % loss", "250 ms delay", "address change")
 	by("node engine", simSeeds, messages)
 

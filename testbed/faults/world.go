@@ -106,6 +106,19 @@ func New(t T) *World {
 	return w
 }
 
+// direct waits until n0 reaches its peers without the relay, which is in the cluster.
+func (w *World) direct(t T) {
+	t.Helper()
+	lab.Within(t, settleTime, "n0 has direct paths", func() error {
+		for _, p := range w.Nodes[0].Peers() {
+			if p.Path == api.PathRelay || p.Path == api.PathRelayTLS {
+				return fmt.Errorf("%s is reached by %s: %s", p.Node, p.Path, p.Reason)
+			}
+		}
+		return nil
+	})
+}
+
 // home moves what has left n1 back to it: an instance of web, and ledger. The other instance of web
 // is on n2 then.
 func (w *World) home(t T) {

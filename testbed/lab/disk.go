@@ -115,6 +115,9 @@ func (d *Disk) Repair() {
 		err = unix.Unmount(d.Dir, 0)
 		return err
 	})
+	// Processes in other mount namespaces may still have the file system, so a copy is repaired.
+	d.run("cp", "--sparse=always", d.image, d.image+".repaired")
+	d.image += ".repaired"
 	out, _ := exec.Command("e2fsck", "-f", "-y", d.image).CombinedOutput() // its exit code says what it repaired
 	d.mount()
 	probe := filepath.Join(d.Dir, "probe")
