@@ -73,8 +73,8 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 		return err
 	}
 	create := func() error {
-		// A request that is cancelled could leave a shim, see orphan.go.
-		ctx, cancel := r.call(context.WithoutCancel(ctx))
+		// A request that is cancelled could leave a shim, see orphan.go. Its deadline stays.
+		ctx, cancel := withoutStop(ctx)
 		defer cancel()
 		_, err := native(r.c.TaskService().Create(ctx, &tasks.CreateTaskRequest{
 			ContainerID: id, Rootfs: mount.ToProto(files), Stdin: in, Stdout: out, Stderr: errs, Terminal: w.Spec.TTY,
@@ -113,6 +113,14 @@ func (r *Runtime) newTask(ctx context.Context, id string, w runtime.Workload, fi
 		r.learnBundles(id)
 	}
 	return err
+}
+
+// withoutStop returns a context that ends at the deadline of ctx, and not when ctx is cancelled.
+func withoutStop(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithDeadline(context.WithoutCancel(ctx), deadline)
+	}
+	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
 // task returns the container's task, nil if there is none.
