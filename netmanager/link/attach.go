@@ -135,8 +135,11 @@ func (l *Links) hostEnd(a Attachment, dev netlink.Link) error {
 	err := errors.Join(
 		sysctl(local, "net/ipv4/conf", dev.Attrs().Name, "route_localnet"),
 		sysctl("0", "net/ipv4/conf", dev.Attrs().Name, "rp_filter"))
-	if e := sysctl("0", "net/ipv6/conf", dev.Attrs().Name, "accept_ra"); !errors.Is(e, os.ErrNotExist) {
-		err = errors.Join(err, e)
+	// In a container of Docker, IPv6 is off by default.
+	for _, key := range []string{"accept_ra", "disable_ipv6"} {
+		if e := sysctl("0", "net/ipv6/conf", dev.Attrs().Name, key); !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
 	if err != nil {
 		return err

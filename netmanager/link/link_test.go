@@ -109,8 +109,16 @@ func node(vxlan uint16) plane.Node {
 	return plane.Node{Ranges: ranges, Prefix: "tl", Queue: "tlhold", Tunnel: "tltun", VXLAN: vxlan}
 }
 
+// In a container of Docker, and on machines of some administrators, new devices have no IPv6.
 func TestAttachedInstancesReachOneAnother(t *testing.T) {
+	for _, off := range []string{"0", "1"} {
+		t.Run("disable_ipv6="+off, func(t *testing.T) { reachOneAnother(t, off) })
+	}
+}
+
+func reachOneAnother(t *testing.T, off string) {
 	host, a, b := dataplanetest.NewSpace(t, "h"), dataplanetest.NewSpace(t, "a"), dataplanetest.NewSpace(t, "b")
+	host.Output("sysctl", "-w", "net.ipv6.conf.all.disable_ipv6="+off, "net.ipv6.conf.default.disable_ipv6="+off)
 	defer hold(t, host, "tlhold", "tltun")()
 	with(t, host, func(l *link.Links) error {
 		if err := l.Setup(node(0), netip.Addr{}); err != nil {
