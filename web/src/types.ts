@@ -875,6 +875,15 @@ export interface Remaining {
   why: string;
 }
 
+export interface Replica {
+  name: string;
+  role?: "active" | "standby";
+  since?: string;
+  state: "alive" | "failed" | "left" | "unknown";
+  url: string;
+  version?: string;
+}
+
 export interface Replicas {
   replicas: number;
 }
