@@ -21,3 +21,6 @@ func (r *Replica) Contact(to *Replica) { r.gossip.Contact(to.gossip.Address()) }
 
 // Leave ends the gossip.
 func (r *Replica) Leave() { r.leave() }
+
+// HealthOr is the handler of a standby that passes on to next what it does not answer itself.
+var HealthOr = healthOr

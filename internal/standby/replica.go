@@ -235,7 +235,7 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 		}
 		return "no other one is active yet", false
 	}
-	handler := healthOr(where, kind, Forward(ForwardOptions{
+	handler := healthOr(where, Forward(ForwardOptions{
 		Self: r.o.Self, Verifier: s.Verifier, Own: s.Keeper.GetClientCertificate, Replicas: all, Active: where, Log: log,
 	}))
 	serving, stop := context.WithCancel(ctx)
@@ -280,22 +280,19 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	}
 }
 
-// healthOr serves the health of a standby, and otherwise next.
-func healthOr(where func() (text string, ok bool), kind string, next http.Handler) http.Handler {
+// healthOr serves the health and the metrics of a standby, and otherwise next.
+func healthOr(where func() (text string, ok bool), next http.Handler) http.Handler {
 	var health daemon.Health
 	health.Require("role standby", func(context.Context) error {
 		text, _ := where()
 		return errors.New(text)
 	})
-	healthy := health.Handler(nil)
+	healthy := health.Handler(serveMetrics(next))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		switch r.URL.Path {
-		case "/livez", "/readyz", "/version":
+		case "/livez", "/readyz", "/version", "/metrics":
 			healthy.ServeHTTP(w, r)
-		case "/metrics":
-			text, _ := where()
-			Refuse(w, "this "+kind+" is a standby replica, which has no metrics: "+text)
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -205,18 +205,18 @@ func (b testbed) reaches(instance string) {
 	})
 }
 
-// scraped waits until the targets of Prometheus are up, and the standbys, which have no metrics, are not.
+// scraped waits until the targets of Prometheus are up.
 func (b testbed) scraped() {
 	b.t.Helper()
 	root, rootStandby := b.active(roots)
 	cluster, clusterStandby := b.active(east)
-	want := map[string]string{root + ":7443": "1", rootStandby + ":7443": "0", cluster + ":7444": "1", clusterStandby + ":7444": "0", "west:7444": "1"}
+	want := map[string]string{root + ":7443": "1", rootStandby + ":7443": "1", cluster + ":7444": "1", clusterStandby + ":7444": "1", "west:7444": "1"}
 	for _, node := range []string{"east-worker1", "east-worker2", "west-worker1", "west-worker2"} {
 		for _, job := range []string{"treeline-node", "treeline-net"} {
 			want[job+" "+node] = "1"
 		}
 	}
-	b.eventually("all targets of Prometheus are up, except standbys", func() string {
+	b.eventually("all targets of Prometheus are up", func() string {
 		status, body := b.get("http://prometheus:9090/api/v1/query?query=up")
 		if status != "200" {
 			return status + " " + body
