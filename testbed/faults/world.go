@@ -110,7 +110,11 @@ func New(t T) *World {
 func (w *World) direct(t T) {
 	t.Helper()
 	lab.Within(t, settleTime, "n0 has direct paths", func() error {
-		for _, p := range w.Nodes[0].Peers() {
+		peers, err := w.First.API.OwnNodes().Peers(w.Context(), "n0") // fails while the node is connecting again
+		if err != nil {
+			return err
+		}
+		for _, p := range peers {
 			if p.Path == api.PathRelay || p.Path == api.PathRelayTLS {
 				return fmt.Errorf("%s is reached by %s: %s", p.Node, p.Path, p.Reason)
 			}
