@@ -332,6 +332,14 @@ func TestReplicasTakeOver(t *testing.T) {
 		status, text := standby.get("/v1/cluster/keys")
 		return status == http.StatusServiceUnavailable && strings.Contains(text, "standby replica")
 	})
+	eventually(t, "a standby with the metrics of its process, and the number of replicas at the active one", func() bool {
+		var active *replica
+		active, standby = p.onlyActive()
+		mine, own := standby.get("/metrics")
+		status, all := active.get("/metrics")
+		return mine == http.StatusOK && strings.Contains(own, "process_start_time_seconds") &&
+			status == http.StatusOK && strings.Contains(all, `treeline_replicas{state="alive"} 2`)
+	})
 	if code, out := p.treeline("", "tenant", "create", "acme", "--addr", "https://"+standby.all[0], "--config", config); code != 0 {
 		t.Errorf("a command at the standby: %d %s", code, out)
 	}
