@@ -166,6 +166,12 @@ func TestMicroVMsOnTheOverlay(t *testing.T) {
 
 	sub(t, o.Lab, "the machine is killed", func(t *testing.T) {
 		calls.Stop()
+		defer func() {
+			if t.Failed() {
+				console, err := o.TryCLI("logs", string(id))
+				t.Logf("console of the machine: %v\n%s", err, console)
+			}
+		}()
 		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
