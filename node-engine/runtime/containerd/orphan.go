@@ -20,7 +20,7 @@ import (
 // interrupted returns the instance of a container that has no task: it was not created, or its shim was killed.
 // It returns "" for others.
 func (r *Runtime) interrupted(ctx context.Context, id string) (api.InstanceID, error) {
-	task, err := r.task(ctx, id)
+	task, err := r.anyTask(ctx, id)
 	if err != nil || task != nil {
 		return "", err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/node-engine/runtime"
@@ -30,6 +31,8 @@ const (
 	// slotTimeout is how long a stop without grace waits for a slot before it kills the workload's
 	// control group.
 	slotTimeout = time.Second
+	// statePause is the pause between two questions for a state that containerd does not know.
+	statePause = 100 * time.Millisecond
 
 	// A shim of containerd 1.6 stalls when more than 32 of its processes end while it waits for a
 	// runc: it then needs a second for each further one. A stop ends up to three processes: its
@@ -123,8 +126,20 @@ func withoutStop(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.WithoutCancel(ctx))
 }
 
-// task returns the container's task, nil if there is none.
+// errNoState means that a shim did not tell containerd the state of a task within 2 s, as on a busy machine.
+var errNoState = fmt.Errorf("containerd does not know the state of the task, because its shim does not answer: %w", api.ErrUnavailable)
+
+// task returns the container's task, nil if there is none. It fails with errNoState if its state is unknown.
 func (r *Runtime) task(ctx context.Context, id string) (*tasktypes.Process, error) {
+	task, err := r.anyTask(ctx, id)
+	if err == nil && task != nil && task.Status == tasktypes.Status_UNKNOWN {
+		return nil, errNoState
+	}
+	return task, err
+}
+
+// anyTask is task for callers that need no state.
+func (r *Runtime) anyTask(ctx context.Context, id string) (*tasktypes.Process, error) {
 	resp, err := native(r.c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id}))
 	if err != nil {
 		return nil, ignoreNotFound(err)
@@ -153,6 +168,10 @@ func (r *Runtime) start(ctx context.Context, id string) error {
 	}
 	// Rare: the task runs already, or does not exist.
 	task, err2 := r.task(ctx, id)
+	for errors.Is(err2, errNoState) && ctx.Err() == nil {
+		time.Sleep(statePause)
+		task, err2 = r.task(ctx, id)
+	}
 	switch {
 	case err2 != nil:
 		return err2
@@ -278,7 +297,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 func (r *Runtime) killAll(ctx context.Context, id string) error {
 	ctx, cancel := r.call(ctx)
 	defer cancel()
-	task, err := r.task(ctx, id)
+	task, err := r.anyTask(ctx, id)
 	if err != nil || !alive(task) {
 		return err
 	}
@@ -296,7 +315,7 @@ func (r *Runtime) killTask(ctx context.Context, id string) error {
 
 // kill kills the container's processes and deletes its task.
 func (r *Runtime) kill(ctx context.Context, id string) error {
-	task, err := r.task(ctx, id)
+	task, err := r.anyTask(ctx, id)
 	if err != nil {
 		return err
 	}
