@@ -35,6 +35,7 @@ const storageKey = 'treeline-session';
 let access = '';
 let expires = 0; // by performance.now()
 let refreshing: Promise<void> | undefined;
+let replacing: Promise<void> | undefined; // the change of the password, which ends the session, and the next sign-in
 let ended = () => {};
 
 /** Calls fn when the session has ended and the user has to sign in again. */
@@ -68,6 +69,14 @@ export async function signIn(user: string, password: string) {
 
 export async function redeem(user: string, code: string, password: string) {
   begin(await post<Session>('/v1/auth/redeem', { user, code, password }));
+}
+
+/** Changes the password of the page's user, which ends the session, and begins another. */
+export async function changePassword(user: string, old: string, password: string) {
+  replacing = post('/v1/auth/password', { old, password })
+    .then(() => signIn(user, password))
+    .finally(() => (replacing = undefined));
+  await replacing;
 }
 
 export function useToken(token: string) {
@@ -141,10 +150,12 @@ const maxTries = 3;
 /** Sends a request. It throws Refused for an answer with a problem. */
 export async function send(method: string, path: string, init: { body?: unknown; text?: string; type?: string; headers?: Record<string, string>; signal?: AbortSignal } = {}): Promise<Response> {
   const headers: Record<string, string> = { ...init.headers };
+  let used = '';
   const open = /^\/v1\/auth\/(login|redeem|refresh|logout)$/.test(path);
   if (!open) {
     const token = await bearer();
     if (token) headers.Authorization = 'Bearer ' + token;
+    used = token;
   }
   let body = init.text;
   if (init.body !== undefined) body = JSON.stringify(init.body);
@@ -172,6 +183,11 @@ export async function send(method: string, path: string, init: { body?: unknown;
     problem = { ...problem, ...(await r.json()) };
   } catch {
     // not a problem document; the status says enough
+  }
+  if (r.status === 401 && !open) {
+    // The session of this request may have been replaced meanwhile.
+    if (path !== '/v1/auth/password') await replacing?.catch(() => {});
+    if (used !== access && access) return send(method, path, init);
   }
   if (r.status === 401 && !open && path !== '/v1/auth/me') {
     access = '';

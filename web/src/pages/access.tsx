@@ -1,6 +1,6 @@
 import { useState } from 'preact/hooks';
 import type { Invitation, JoinToken, PAT, PersonalToken, Tenant, User as Person } from '../types';
-import { get, Page, post, segment, send, serverNow, signIn, tier, User } from '../http';
+import { changePassword, get, Page, post, segment, send, serverNow, tier, User } from '../http';
 import { may } from '../may';
 import { Age, Command, Dangerous, DataAge, Empty, Failure, T, Table, useLoaded } from '../parts/basics';
 import { JoinForm } from '../parts/join';
@@ -150,8 +150,7 @@ function Password({ user }: { user: string }) {
           setChanged(false);
           setError(undefined);
           try {
-            await post('/v1/auth/password', { old: String(f.get('old-password')), password });
-            await signIn(user, password);
+            await changePassword(user, String(f.get('old-password')), password);
             setChanged(true);
             form.reset();
           } catch (err) {
