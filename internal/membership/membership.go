@@ -33,7 +33,7 @@ import (
 // KeySize is the size of the key in bytes, for AES-256-GCM.
 const KeySize = 32
 
-// A replica that does not answer is failed after at most some 5 s, and one that has stopped has left within 1 s.
+// With these, a replica that does not answer is shown as failed after some 5 s, and one that was stopped as left within 1 s.
 const (
 	joinEvery  = 2 * time.Second // until the contact is a member
 	syncEvery  = 5 * time.Second // exchange of the whole state with one other, and attempts to reach a failed one

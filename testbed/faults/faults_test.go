@@ -28,7 +28,7 @@ func TestEveryCellIsDecided(t *testing.T) {
 	}
 	for name := range known {
 		if seen[name] == 0 {
-			t.Errorf("the known fault of %q is of no cell", name)
+			t.Errorf("the table of known faults has %q, which is not a cell", name)
 		}
 	}
 	for _, c := range Table() {
@@ -173,7 +173,7 @@ func (w *World) run(t *testing.T, c Cell, hold, stop time.Duration) (r Result) {
 			switch alive := p.Alive(); {
 			case !alive && strings.Contains(c.Expect, unharmed):
 				rec.Errorf("%s was stopped by the fault, want it to continue", p.Instance)
-			case alive && p.Node == "n1" && strings.Contains(c.Expect, elsewher):
+			case alive && p.Node == "n1" && strings.Contains(c.Expect, elsewhere):
 				rec.Errorf("%s is still on n1, want it elsewhere", p.Instance)
 			}
 		}

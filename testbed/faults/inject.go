@@ -67,14 +67,14 @@ var parts = []part{
 
 // Expectations that many cells share.
 const (
-	unharmed = "Nothing moves and nothing restarts; it continues where it was."
-	takeover = "The other root is active within its lease of 3 s and what was acknowledged is there."
-	elsewher = "After the dead time the instances run elsewhere; the exclusive one has stopped before."
-	cutOff   = "The nodes are cut off: what runs continues, except exclusive instances and those that stop then, which start again."
-	loud     = "It refuses to start and names the file; with the right file it continues where it was."
-	again    = "The root or the cluster sends what it has missed since."
-	full     = "Writes fail with an error that names the disk, reads and workloads continue; afterwards it goes on by itself."
-	remount  = "Writes fail, workloads continue; after the disk is mounted again and the daemon is started, it continues where it was."
+	unharmed  = "Nothing moves and nothing restarts; it continues where it was."
+	takeover  = "The other root is active within its lease of 3 s and what was acknowledged is there."
+	elsewhere = "After the dead time the instances run elsewhere; the exclusive one has stopped before."
+	cutOff    = "The nodes are cut off: what runs continues, except exclusive instances and those that stop then, which start again."
+	loud      = "It refuses to start and names the file; with the right file it continues where it was."
+	again     = "The root or the cluster sends what it has missed since."
+	full      = "Writes fail with an error that names the disk, reads and workloads continue; afterwards it goes on by itself."
+	remount   = "Writes fail, workloads continue; after the disk is mounted again and the daemon is started, it continues where it was."
 )
 
 // injected returns the cells that this package injects.
@@ -90,7 +90,7 @@ func injected() (cells []Cell) {
 		moves := expect
 		switch p.name {
 		case "node engine":
-			moves = elsewher
+			moves = elsewhere
 		case "cluster", "broker":
 			moves = cutOff
 		}
@@ -259,13 +259,13 @@ func partitions() (cells []Cell) {
 	both("broker", cutOff, true, func(w *World, oneWay bool) func() {
 		return drop(w.hc, "tcp dport 8883", "tcp sport 8883", oneWay)
 	})
-	both("node engine", "Cut off from its cluster: "+elsewher, true, func(w *World, oneWay bool) func() {
+	both("node engine", "Cut off from its cluster: "+elsewhere, true, func(w *World, oneWay bool) func() {
 		return drop(w.h1, "tcp sport { 7443, 8883 }", "tcp dport { 7443, 8883 }", oneWay)
 	})
 	both("netmanager", "Its node's datagrams are lost: packets go over the relay by TLS.", true, func(w *World, oneWay bool) func() {
 		return drop(w.h1, "meta l4proto udp iifname eth0", "meta l4proto udp oifname eth0", oneWay)
 	})
-	both("whole machine", elsewher, true, func(w *World, oneWay bool) func() {
+	both("whole machine", elsewhere, true, func(w *World, oneWay bool) func() {
 		return drop(w.h1, "iifname eth0", "oifname eth0", oneWay)
 	})
 
@@ -367,7 +367,7 @@ func small() (cells []Cell) {
 	paused("shim", unharmed, false, func(i *injection) []int { return shims(i.World) })
 	paused("guard", "The deadlines pass meanwhile: what it watches is stopped when it continues, and starts again.", false, func(i *injection) []int { return guard(i.World) })
 	paused("workload", "Requests to it time out; without a health check nobody restarts it.", true, func(i *injection) []int { return []int{server(i).PID} })
-	paused("whole machine", elsewher, true, func(i *injection) []int { return engine(i.World) })
+	paused("whole machine", elsewhere, true, func(i *injection) []int { return engine(i.World) })
 
 	killed := func(component, fault, expect string, loses bool, inject func(*injection)) {
 		cells = append(cells, Cell{Component: component, Fault: fault, Expect: expect, Loses: loses, Inject: inject})
@@ -453,7 +453,7 @@ func small() (cells []Cell) {
 		i.n1.Net.Start()
 		i.n1.Start()
 	})
-	killed("whole machine", "restart", elsewher, true, func(i *injection) {
+	killed("whole machine", "restart", elsewhere, true, func(i *injection) {
 		off(i)
 		i.wait(i.hold)
 		i.n1.Net.Start()

@@ -4,10 +4,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
-	"strings"
+
+	"github.com/treeline-edge/treeline/internal/bus/bustest"
 )
 
 // brokerPort is the port of a Mosquitto at its cluster's address.
@@ -23,8 +22,7 @@ func (c *Cluster) mosquitto(shipped, address string) {
 		program = found
 	}
 	dir := c.Data + "-mosquitto"
-	data := filepath.Join(dir, "data")
-	l.must(os.MkdirAll(data, 0o755)) //nolint:gosec // Mosquitto runs as another user
+	l.must(os.MkdirAll(dir, 0o755)) //nolint:gosec // Mosquitto runs as another user
 	certs := filepath.Join(c.Data, "broker")
 	for _, name := range []string{"ca.crt", "broker.crt", "broker.key"} {
 		var b []byte
@@ -34,23 +32,9 @@ func (c *Cluster) mosquitto(shipped, address string) {
 		})
 		l.must(os.WriteFile(filepath.Join(dir, name), b, 0o644)) //nolint:gosec // as above; a key of the test
 	}
-	conf, err := os.ReadFile(filepath.Join(shipped, "mosquitto.conf"))
-	l.must(err)
-	acl, err := os.ReadFile(filepath.Join(shipped, "acl"))
-	l.must(err)
-	text := strings.NewReplacer(
-		"listener 8883\n", "listener "+brokerPort+" "+address+"\n",
-		"/etc/mosquitto/treeline/", dir+"/", "/var/lib/mosquitto/treeline/", data+"/",
-	).Replace(string(conf))
-	l.must(os.WriteFile(filepath.Join(dir, "mosquitto.conf"), []byte(text), 0o644)) //nolint:gosec // as above
-	l.must(os.WriteFile(filepath.Join(dir, "acl"), acl, 0o644))                     //nolint:gosec // as above
-	if u, err := user.Lookup("mosquitto"); err == nil {
-		uid, _ := strconv.Atoi(u.Uid)
-		gid, _ := strconv.Atoi(u.Gid)
-		l.must(os.Chown(data, uid, gid))
-	}
-	c.Broker = l.proc(c.Name+"-mosquitto", on(c.host, []string{program, "-c", filepath.Join(dir, "mosquitto.conf")})...)
 	c.brokerAddr = net.JoinHostPort(address, brokerPort)
+	l.must(bustest.ConfigureMosquitto(dir, shipped, c.brokerAddr))
+	c.Broker = l.proc(c.Name+"-mosquitto", on(c.host, []string{program, "-c", filepath.Join(dir, "mosquitto.conf")})...)
 }
 
 // StartBroker starts the cluster's Mosquitto and waits until it listens.

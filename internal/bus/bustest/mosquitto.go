@@ -77,24 +77,13 @@ func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 		t.Fatal(err)
 	}
 	m := &Mosquitto{dir: dir, Wire: Wire{Addr: addr}}
-	m.makeData(t)
 	for _, name := range []string{"ca.crt", "broker.crt", "broker.key"} {
 		write(t, filepath.Join(dir, name), read(t, filepath.Join(certs, name)))
 	}
 	_, port, _ := net.SplitHostPort(m.Addr)
-	conf := read(t, filepath.Join(shipped, "mosquitto.conf"))
-	for old, new := range map[string]string{
-		"listener 8883\n":              "listener " + port + " 127.0.0.1\n",
-		"/etc/mosquitto/treeline/":     dir + "/",
-		"/var/lib/mosquitto/treeline/": m.data() + "/",
-	} {
-		if !strings.Contains(conf, old) {
-			t.Fatalf("deploy/mosquitto/mosquitto.conf does not contain %q any more", old)
-		}
-		conf = strings.ReplaceAll(conf, old, new)
+	if err := ConfigureMosquitto(dir, shipped, net.JoinHostPort("127.0.0.1", port)); err != nil {
+		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "mosquitto.conf"), conf)
-	write(t, filepath.Join(dir, "acl"), read(t, filepath.Join(shipped, "acl")))
 	m.log, err = os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)
@@ -111,32 +100,60 @@ func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 	return m
 }
 
-func (m *Mosquitto) data() string { return filepath.Join(m.dir, "data") }
-
-func (m *Mosquitto) makeData(t testing.TB) {
-	t.Helper()
-	if err := os.Mkdir(m.data(), 0o700); err != nil {
-		t.Fatal(err)
+// ConfigureMosquitto makes dir the directory of a Mosquitto that listens at addr: mosquitto.conf and acl are those in
+// shipped, deploy/mosquitto, with other paths and another address; the broker keeps its data in data. The
+// certificates must be in dir.
+func ConfigureMosquitto(dir, shipped, addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
 	}
-	if os.Geteuid() != 0 {
-		return
+	conf, err := os.ReadFile(filepath.Join(shipped, "mosquitto.conf"))
+	if err != nil {
+		return err
 	}
-	if u, err := user.Lookup("mosquitto"); err == nil { // Mosquitto switches from root to this user
-		uid, _ := strconv.Atoi(u.Uid)
-		gid, _ := strconv.Atoi(u.Gid)
-		if err := os.Chown(m.data(), uid, gid); err != nil {
-			t.Fatal(err)
+	text := string(conf)
+	for old, new := range map[string]string{
+		"listener 8883\n":              "listener " + port + " " + host + "\n",
+		"/etc/mosquitto/treeline/":     dir + "/",
+		"/var/lib/mosquitto/treeline/": filepath.Join(dir, "data") + "/",
+	} {
+		if !strings.Contains(text, old) {
+			return fmt.Errorf("%s/mosquitto.conf does not contain %q any more", shipped, old)
 		}
+		text = strings.ReplaceAll(text, old, new)
 	}
+	acl, err := os.ReadFile(filepath.Join(shipped, "acl"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "mosquitto.conf"), []byte(text), 0o644), //nolint:gosec // Mosquitto runs as another user
+		os.WriteFile(filepath.Join(dir, "acl"), acl, 0o644),                     //nolint:gosec // likewise
+		makeData(dir))
+}
+
+// makeData makes the directory of a Mosquitto's data, for the user to which it switches from root.
+func makeData(dir string) error {
+	data := filepath.Join(dir, "data")
+	if err := os.Mkdir(data, 0o700); err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	u, err := user.Lookup("mosquitto")
+	if err != nil {
+		return nil //nolint:nilerr // without that user it stays root
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	return os.Chown(data, uid, gid)
 }
 
 // Lose deletes all retained messages while the broker is stopped.
 func (m *Mosquitto) Lose(t testing.TB) {
 	t.Helper()
-	if err := os.RemoveAll(m.data()); err != nil {
+	if err := errors.Join(os.RemoveAll(filepath.Join(m.dir, "data")), makeData(m.dir)); err != nil {
 		t.Fatal(err)
 	}
-	m.makeData(t)
 }
 
 func read(t testing.TB, path string) string {
