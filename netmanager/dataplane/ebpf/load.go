@@ -50,6 +50,11 @@ func Available() error {
 		return err
 	}
 	defer o.Close()
+	return attachable()
+}
+
+// attachable returns why programs cannot be attached to devices (ErrUnavailable); nil means that they can.
+func attachable() error {
 	if _, err := (tcx{}).attached(hook{device: 1}); err == nil || !errors.Is(err, ebpf.ErrNotSupported) {
 		return nil
 	}

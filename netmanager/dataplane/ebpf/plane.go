@@ -63,8 +63,16 @@ func New(prefix string) (*Plane, error) {
 	return &Plane{prefix: prefix, attacher: newAttacher(), edge: nft.NewEdge(prefix)}, nil
 }
 
-// start loads the programs, with the maps of an earlier start if they fit, and reads them.
-func (p *Plane) start() error {
+// Start loads the programs, with the maps of an earlier start if they fit, and reads them. It attaches
+// nothing. If the kernel cannot run the plane, the error is ErrUnavailable. The first Sync starts a plane
+// that is not started.
+func (p *Plane) Start() error {
+	if p.open {
+		return nil
+	}
+	if err := attachable(); err != nil {
+		return err
+	}
 	links, err := netlink.LinkList()
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)
@@ -157,10 +165,8 @@ func (p *Plane) Sync(_ context.Context, s plane.State) error {
 	if err := dataplane.CheckPrefix(p.prefix, s.Node); err != nil {
 		return err
 	}
-	if !p.open {
-		if err := p.start(); err != nil {
-			return err
-		}
+	if err := p.Start(); err != nil {
+		return err
 	}
 	// Drop all entries, and set those of s: an entry in both is kept, see steps.
 	c := plane.Change{

@@ -30,7 +30,6 @@ var implementations = map[string]func(prefix string) (dataplane.Plane, error){
 type Planes struct {
 	want, prefix string
 	all          map[string]func(prefix string) (dataplane.Plane, error)
-	available    func() error // why eBPF is unavailable
 	data         *os.Root
 	log          *slog.Logger
 
@@ -40,7 +39,7 @@ type Planes struct {
 // NewPlanes returns an opener of the data plane want: "auto", "ebpf" or "nft". It saves in data
 // which plane is in the kernel.
 func NewPlanes(want, prefix string, data *os.Root, log *slog.Logger) *Planes {
-	return &Planes{want: want, prefix: prefix, all: implementations, available: ebpf.Available, data: data, log: log}
+	return &Planes{want: want, prefix: prefix, all: implementations, data: data, log: log}
 }
 
 // Name returns the name of the open plane; "" before Open.
@@ -56,11 +55,11 @@ func (c *Planes) Open() (dataplane.Plane, error) {
 	if c.want != "auto" {
 		return c.take(c.want)
 	}
-	if err := c.available(); err != nil {
+	p, err := c.take("ebpf")
+	if errors.Is(err, api.ErrUnavailable) {
 		c.log.Info("eBPF unavailable, falling back to nftables", "err", err)
 		return c.take("nft")
 	}
-	p, err := c.take("ebpf")
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +69,21 @@ func (c *Planes) Open() (dataplane.Plane, error) {
 	}}, nil
 }
 
-// take opens the plane of that name and removes the other.
+// starter is a plane that the kernel may not support. A plane whose start fails with another error
+// than ErrUnavailable is started again by its first Sync.
+type starter interface{ Start() error }
+
+// take opens the plane of that name and removes the other. If the kernel does not support the plane, the
+// other one stays, and the error is ErrUnavailable.
 func (c *Planes) take(name string) (dataplane.Plane, error) {
 	p, err := c.all[name](c.prefix)
 	if err != nil {
 		return nil, fmt.Errorf("open data plane %s: %w", name, err)
+	}
+	if s, ok := p.(starter); ok && c.want == "auto" {
+		if err := s.Start(); errors.Is(err, api.ErrUnavailable) {
+			return nil, errors.Join(err, p.Close())
+		}
 	}
 	if err := c.removeOther(name); err != nil {
 		return nil, errors.Join(err, p.Close())

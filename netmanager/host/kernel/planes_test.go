@@ -25,6 +25,14 @@ type recorder struct {
 	sync func() error
 }
 
+// starting is a recorder that the kernel may not support.
+type starting struct {
+	recorder
+	start error
+}
+
+func (p starting) Start() error { return p.start }
+
 func (p recorder) note(what string) error {
 	*p.all = append(*p.all, p.name+" "+what)
 	return nil
@@ -48,7 +56,7 @@ func TestPlaneThatTheKernelSupportsIsOpened(t *testing.T) {
 	unclear := errors.New("look at a program: it is gone")
 	for _, c := range []struct {
 		name, want string
-		available  error
+		start      error   // of ebpf
 		syncs      []error // results of ebpf's Syncs, in sequence
 		calls      string
 		is         string
@@ -56,9 +64,11 @@ func TestPlaneThatTheKernelSupportsIsOpened(t *testing.T) {
 	}{
 		{name: "ebpf is taken", want: "auto", syncs: []error{nil, nil}, calls: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
 		{
-			name: "ebpf cannot be had", want: "auto", available: fmt.Errorf("old: %w", api.ErrUnavailable),
-			calls: "nft sync, nft sync, nft apply", is: "nft",
+			name: "ebpf cannot be had", want: "auto", start: fmt.Errorf("old: %w", api.ErrUnavailable),
+			calls: "ebpf close, nft sync, nft sync, nft apply", is: "nft",
 		},
+		{name: "its start fails for some reason", want: "auto", start: unclear, syncs: []error{nil, nil}, calls: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
+		{name: "no other one is wanted, and it cannot be had", want: "ebpf", start: api.ErrUnavailable, syncs: []error{nil, nil}, calls: "ebpf sync, ebpf sync, ebpf apply", is: "ebpf"},
 		{
 			name: "its first sync is refused", want: "auto", syncs: []error{refused},
 			calls: "ebpf sync, ebpf remove, ebpf close, ebpf close, nft sync, nft sync, nft apply", is: "nft", warns: true,
@@ -74,19 +84,19 @@ func TestPlaneThatTheKernelSupportsIsOpened(t *testing.T) {
 			var log bytes.Buffer
 			data := must[*os.Root](t)(os.OpenRoot(t.TempDir()))
 			defer data.Close()
-			open := func(name string, sync func() error) func(string) (dataplane.Plane, error) {
-				return func(string) (dataplane.Plane, error) { return recorder{name, &all, sync}, nil }
-			}
 			chosen := &Planes{
 				want: c.want, data: data, log: slog.New(slog.NewTextHandler(&log, nil)),
-				available: func() error { return c.available },
 				all: map[string]func(string) (dataplane.Plane, error){
-					"nft": open("nft", func() error { return nil }),
-					"ebpf": open("ebpf", func() error {
-						err := c.syncs[0]
-						c.syncs = c.syncs[1:]
-						return err
-					}),
+					"nft": func(string) (dataplane.Plane, error) {
+						return recorder{"nft", &all, func() error { return nil }}, nil
+					},
+					"ebpf": func(string) (dataplane.Plane, error) {
+						return starting{recorder{"ebpf", &all, func() error {
+							err := c.syncs[0]
+							c.syncs = c.syncs[1:]
+							return err
+						}}, c.start}, nil
+					},
 				},
 			}
 			p := must[dataplane.Plane](t)(chosen.Open())
