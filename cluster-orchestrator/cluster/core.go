@@ -355,6 +355,11 @@ func (c *Core) Restore(docs []store.Doc) error {
 			}
 		case d.Kind == netbook.DocKind && d.Key == netbook.DocKey:
 			err = c.netbook.Restore(d.Data)
+		case d.Kind == netbook.RouteKind:
+			var id api.ServiceID
+			if id, err = c.netbook.RestoreRoute(d.Data); err == nil {
+				c.latency.SetRemote(id, c.netbook.Remote(id))
+			}
 		default:
 			continue
 		}

@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/netbook"
 	"github.com/treeline-edge/treeline/internal/interest"
 	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -103,7 +106,8 @@ func (r *records) connectsAgain() {
 // run. It must not remove or narrow records until it does: flows to the instances would end.
 func TestNodesKeepTheirRecordsWhenTheClusterRestarts(t *testing.T) {
 	for what, prepare := range map[string]func(w *world, node api.NodeID){
-		"all run": func(*world, api.NodeID) {},
+		"all run":                       func(*world, api.NodeID) {},
+		"others run in another cluster": func(w *world, _ api.NodeID) { w.has(2, web, 9) },
 		"one does not listen yet": func(w *world, node api.NodeID) {
 			w.says(node, 0, func(o *api.Observed) { o.Ready = false })
 		},
@@ -152,6 +156,35 @@ func TestNodesKeepTheirRecordsWhenTheClusterRestarts(t *testing.T) {
 			r.says(func(wire.NetDown) {})
 			r.connectsAgain()
 		})
+	}
+}
+
+// TestARestartedClusterKeepsItsSubscriptionAtTheRoot: the root withdraws what the cluster does not subscribe to.
+func TestARestartedClusterKeepsItsSubscriptionAtTheRoot(t *testing.T) {
+	w := netWorld(t, 1)
+	w.wants(addressedAt(0, rr))
+	w.run("n0")
+	root := func(rev uint64, of wire.Records) {
+		w.step(RootNet{wire.RootNet{Rev: rev, Ranges: wire.DefaultNetRanges(), Shares: []netip.Prefix{share}, Records: of}})
+	}
+	root(2, wire.Records{Routes: []api.Route{{Service: web, Rev: 2, Addresses: api.ServiceAddresses{RoundRobin: rr}}}})
+	w.restart()
+	subscribed := func() []wire.Subscription {
+		n, _ := w.c.netbook.Report(1, true)
+		return n.Subscribe
+	}
+	if got, want := subscribed(), (wire.Subscription{Address: rr, For: web}); !slices.Contains(got, want) {
+		t.Errorf("after a restart it subscribes to %+v, want %+v", got, want)
+	}
+	w.pass(w.cfg.Return + time.Minute)
+	if got := subscribed(); len(got) > 0 {
+		t.Errorf("it still subscribes to %+v, and no node does", got)
+	}
+	root(3, wire.Records{RemovedRoutes: []api.ServiceID{web}})
+	for _, d := range w.disk {
+		if d.Kind == netbook.RouteKind {
+			t.Errorf("the removed route is still saved: %s", d.Data)
+		}
 	}
 }
 

@@ -169,6 +169,7 @@ func (m *Machine) setShares(r wire.NetRanges, shares []netip.Prefix) {
 // LeasesDue gives subnets to the waiting nodes, first to those that claim one.
 func (m *Machine) LeasesDue() Result {
 	m.leaseWaiting()
+	m.routes.EndRestored()
 	return m.result()
 }
 

@@ -8,6 +8,7 @@ package netbook
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"time"
@@ -360,12 +361,33 @@ func (m *Machine) RestoreNode(id api.NodeID, self *wire.NetSelf, subnet netip.Pr
 	}
 }
 
+// RouteKind is the kind of documents with the root's routes, by service. Without them, a restarted cluster would give
+// nodes routes without the instances in other clusters until the root answers.
+const RouteKind = "route"
+
+// RestoreRoute restores a route of the root, and returns its service.
+func (m *Machine) RestoreRoute(data []byte) (api.ServiceID, error) {
+	var r api.Route
+	if err := json.Unmarshal(data, &r); err != nil {
+		return "", err
+	}
+	m.routes.RestoreRoute(r)
+	return r.Service, nil
+}
+
 // FromRoot handles a message of the root. It returns the services whose route from the root
 // changed.
 func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
 	changed, ok := m.routes.ApplyRoot(msg)
 	if !ok {
 		return nil, Result{}
+	}
+	for _, id := range changed {
+		if r, ok := m.routes.Foreign(id); ok {
+			m.fx.Journal.Put(RouteKind, string(id), r)
+		} else {
+			m.fx.Journal.Delete(RouteKind, string(id))
+		}
 	}
 	m.setShares(msg.Ranges, msg.Shares)
 	m.whole = m.whole || msg.RequestWhole

@@ -24,6 +24,7 @@ type uplink struct {
 	resync   interest.Resync
 	used     interest.Cursor[wire.ServiceAddress] // through the addresses in use, during a resync
 	demands  map[wire.Subscription]bool           // to be sent
+	restored []wire.Subscription                  // needed by no node, see RestoreRoute
 }
 
 // rootSubscriber identifies the root as the subscriber of exports.
@@ -128,6 +129,32 @@ func (b *Registry) Remote(id api.ServiceID) map[api.NodeID]api.ClusterID {
 		}
 	}
 	return out
+}
+
+// Foreign returns the root's route of a service.
+func (b *Registry) Foreign(id api.ServiceID) (api.Route, bool) {
+	r, ok := b.root.foreign.Routes[id]
+	return r, ok
+}
+
+// RestoreRoute adds a route that the root sent before the cluster was restarted. Until EndRestored the cluster
+// subscribes to it, as its own service may, so that the root does not withdraw it before nodes have subscribed again.
+func (b *Registry) RestoreRoute(r api.Route) {
+	b.root.foreign.Take(wire.Records{Routes: []api.Route{r}})
+	b.foreignChanged(interest.RouteOf(r.Service))
+	if a := r.Addresses.All(); len(a) > 0 {
+		w := wire.Subscription{Address: a[0], For: r.Service}
+		b.root.setNeeded(ref{Subscription: w}, true)
+		b.root.restored = append(b.root.restored, w)
+	}
+}
+
+// EndRestored ends the subscriptions of RestoreRoute that no node has by now.
+func (b *Registry) EndRestored() {
+	for _, w := range b.root.restored {
+		b.root.setNeeded(ref{Subscription: w}, false)
+	}
+	b.root.restored = nil
 }
 
 func (b *Registry) foreignChanged(k interest.Key) {
