@@ -109,6 +109,9 @@ func (a *API) instanceUsage(ctx context.Context, p rights.Principal, in *usageIn
 			out.Items = append(out.Items, api.InstanceUsage{Instance: i.ID, Epoch: i.Epoch, Cluster: cluster, Node: node, Usage: u, At: s.at})
 			continue
 		}
+		if i.Leaving && s.err == nil {
+			continue // its node may have stopped it already
+		}
 		reason := "its node has not measured it"
 		if s.err != nil {
 			reason = "its node did not answer"

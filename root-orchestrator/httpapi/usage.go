@@ -101,6 +101,9 @@ func (a *API) instanceUsage(ctx context.Context, p rights.Principal, in *usageIn
 			out.Items = append(out.Items, u)
 			continue
 		}
+		if i.Leaving {
+			continue // its cluster may have stopped it already
+		}
 		m := api.Unmeasured{Cluster: i.Cluster, Instance: i.ID, Reason: "its cluster has not measured it"}
 		if reason, ok := failed[i.Cluster][i.ID]; ok {
 			m.Reason = shortened(reason.Reason)

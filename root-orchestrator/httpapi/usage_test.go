@@ -45,6 +45,11 @@ func TestAHostileClustersUsageIsBounded(t *testing.T) {
 		t.Errorf("of a silent cluster: %+v, want the instance as missing, with the reason", got)
 	}
 	r.clusters.silent = ""
+	_, err = r.client(dev).Scale(t.Context(), web.Service(), 0, 0)
+	check(t, err)
+	if got := ask(); len(got.Items)+len(got.Missing) != 0 {
+		t.Errorf("of an instance that is being withdrawn: %+v, want nothing: the cluster may have stopped it", got)
+	}
 
 	// Strangers do not even cause a question.
 	r.clusters.asked = nil

@@ -188,7 +188,13 @@ func (b *tab) text() (text string) {
 // looks for may not be drawn yet.
 func (b *tab) until(what, expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	b.untilFor(patience, what, expression)
+}
+
+// untilFor waits longer than until, for what daemons do in steps of several seconds.
+func (b *tab) untilFor(most time.Duration, what, expression string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, most)
 	defer cancel()
 	for {
 		var is bool
@@ -198,7 +204,7 @@ func (b *tab) until(what, expression string) {
 		}
 		select {
 		case <-ctx.Done():
-			b.t.Fatalf("%s: not within %v, the last time: %v\nthe page shows:\n%s", what, patience, err, b.text())
+			b.t.Fatalf("%s: not within %v, the last time: %v\nthe page shows:\n%s", what, most, err, b.text())
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -93,7 +93,7 @@ func TestDashboardOfAnOverlay(t *testing.T) {
 		b.do(chromedp.Evaluate(fmt.Sprintf("location.hash = '#/%s/' + encodeURIComponent(%s)", page, quoted(fmt.Sprint(id))), nil))
 	}
 	show("app", o.ServiceID("shop", "web").App())
-	b.until("the round trip of the link is drawn beside the demanded one", `((e) => e?.textContent.includes('≤ 900 ms') && /✓ (≈ )?[\d.]+ ms/.test(e.textContent))(document.querySelector('.graph .edge'))`)
+	b.untilFor(3*patience, "the round trip of the link is drawn beside the demanded one", `((e) => e?.textContent.includes('≤ 900 ms') && /✓ (≈ )?[\d.]+ ms/.test(e.textContent))(document.querySelector('.graph .edge'))`)
 	b.look("links-overlay")
 	show("service", o.ServiceID("shop", "web"))
 	b.until("a line of the requests by which it scales", "/requests/.test(document.querySelector('[aria-label=Scaling] tr[data-id]')?.innerText) && document.querySelector('[aria-label=Scaling] .spark polyline')")
