@@ -208,7 +208,7 @@ func (a *API) FromRoot(r wire.StreamRequest) http.Handler {
 func (a *API) Recheck() { a.grants.Recheck() }
 
 // Guard protects the metrics, which name nodes and services. Clients on this machine need no
-// token; others need the right to change the cluster.
+// token; others need the right to change the cluster. HEAD only tells whether they have it.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return rest.Recover(a.opt.Log, "cluster")(a.authenticate(a.shares.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rest.Local(r) {
@@ -217,7 +217,9 @@ func (a *API) Guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		next.ServeHTTP(w, r)
+		if r.Method != http.MethodHead {
+			next.ServeHTTP(w, r)
+		}
 	}))))
 }
 

@@ -40,7 +40,7 @@ const (
 	gossip     = 50 * time.Millisecond
 	retransmit = 3
 	suspicion  = 3
-	leaveTime  = 500 * time.Millisecond
+	leaveTime  = 3 * time.Second // at most: it ends when the message is sent, which a busy machine does late
 	propagate  = 100 * time.Millisecond
 	// forgetAfter is how long a failed replica, or one that has left, is shown.
 	forgetAfter = 24 * time.Hour

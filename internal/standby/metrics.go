@@ -8,16 +8,16 @@ import (
 )
 
 // serveMetrics serves the metrics of a standby's process, so that Prometheus sees it as up. Others than this machine
-// need the rights to list the replicas, which next asks the active one about: only that one knows the users.
+// need the right to the metrics of the active replica, which next asks: only that one knows the users.
 func serveMetrics(next http.Handler) http.Handler {
 	own := metrics.Handler(metrics.New())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rest.Local(r) {
 			ask := r.Clone(r.Context())
-			ask.Method, ask.Body, ask.ContentLength = http.MethodGet, http.NoBody, 0
-			ask.URL.Path, ask.URL.RawPath, ask.URL.RawQuery = "/v1/replicas", "", ""
+			ask.Method, ask.Body, ask.ContentLength = http.MethodHead, http.NoBody, 0
+			ask.URL.Path, ask.URL.RawPath, ask.URL.RawQuery = "/metrics", "", ""
 			ask.RequestURI = ask.URL.RequestURI()
-			ask.Header = http.Header{"Authorization": r.Header.Values("Authorization"), "Accept": {"application/json"}}
+			ask.Header = http.Header{"Authorization": r.Header.Values("Authorization")}
 			v := &verdict{w: w, header: http.Header{}}
 			next.ServeHTTP(v, ask)
 			if !v.allowed {

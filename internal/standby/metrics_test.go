@@ -10,13 +10,13 @@ import (
 	"github.com/treeline-edge/treeline/internal/standby"
 )
 
-// A standby serves its metrics to its own machine, and to those whom the active replica allows to list the replicas.
+// A standby serves its metrics to its own machine, and to those whom the active replica allows to read its own.
 func TestMetricsOfAStandbyNeedTheActiveReplicasWord(t *testing.T) {
 	asked := 0
 	active := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked++
-		if got := fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", len(r.Header), " ", r.ContentLength); got != "GET /v1/replicas 2 0" {
-			t.Errorf("the active replica is asked %s, want for the replicas, with the token alone", got)
+		if got := fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", len(r.Header), " ", r.ContentLength); got != "HEAD /metrics 1 0" {
+			t.Errorf("the active replica is asked %s, want for the right to its metrics, with the token alone", got)
 		}
 		if r.Header.Get("Authorization") != "Bearer good" {
 			w.Header().Set("WWW-Authenticate", "Bearer")

@@ -220,7 +220,7 @@ func (a *API) OpenAPI() *huma.OpenAPI { return a.huma.OpenAPI() }
 func (a *API) Sweep(ctx context.Context) error { return a.answers.sweep(ctx) }
 
 // Guard restricts a handler to requests from this machine and to admins of the system. It is for
-// metrics, which contain the names of clusters.
+// metrics, which contain the names of clusters. HEAD only tells whether the client may read them.
 func (a *API) Guard(next http.Handler) http.Handler {
 	return a.authenticate(a.requests.Wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rest.Local(r) {
@@ -229,7 +229,9 @@ func (a *API) Guard(next http.Handler) http.Handler {
 				return
 			}
 		}
-		next.ServeHTTP(w, r)
+		if r.Method != http.MethodHead {
+			next.ServeHTTP(w, r)
+		}
 	})))
 }
 
