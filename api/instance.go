@@ -55,6 +55,7 @@ const (
 	ReasonTooManyFails  Reason = "too_many_failures"   // it failed repeatedly on this node
 	ReasonAttemptsSpent Reason = "attempts_exhausted"  // a one-shot failed max_attempts times; it is not started again
 	ReasonScheduled     Reason = "scheduled"           // dormant until its schedule is due
+	ReasonUndelivered   Reason = "undelivered"         // of an event: a webhook could not deliver an event, which is tried again or a dead letter now
 	ReasonNoMetrics     Reason = "no_metrics"          // of an event: what its service scales by is not known
 	ReasonIdle          Reason = "idle"                // dormant until it is needed
 	ReasonDeadline      Reason = "deadline"            // it took longer than its deadline; it is not started again

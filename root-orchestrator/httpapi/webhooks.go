@@ -13,6 +13,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/records"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/root-orchestrator/root/addons"
 	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
 )
@@ -29,6 +30,9 @@ func (a *API) openWebhooks() (err error) {
 			return events, newest, err
 		},
 		Shown: a.eventFor,
+		Note: func(ctx context.Context, w api.Webhook, r api.Reason, text string) error {
+			return a.owner.Do(ctx, root.WebhookNoted{Tenant: w.Tenant, ID: w.ID, Reason: r, Text: text}, nil)
+		},
 	})
 	return err
 }

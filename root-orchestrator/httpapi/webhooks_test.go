@@ -132,6 +132,45 @@ func TestALaterUserOfTheSameNameFeedsNoWebhook(t *testing.T) {
 	}
 }
 
+// The event about a webhook that fails is the tenant's.
+func TestFailingWebhooksHaveEvents(t *testing.T) {
+	r := newRig(t, func(o *httpapi.Options) { o.WebhookNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")} })
+	go func() { _ = r.web.RunWebhooks(t.Context()) }()
+	ctx := t.Context()
+	dora, eve := r.client(r.user("acme/dora", rights.ApplicationProvider)), r.client(r.user("rival/eve", rights.ApplicationProvider))
+	receiver := httptest.NewServer(http.NotFoundHandler())
+	defer receiver.Close()
+	w, err := dora.CreateWebhook(ctx, api.NewWebhook{URL: receiver.URL, Kinds: []string{"app"}})
+	check(t, err)
+	_, err = dora.Apply(ctx, []byte(slaOf("shop", 0)), client.ApplyOptions{})
+	check(t, err)
+	about := func(c *client.Client) (texts []string) {
+		events, _, err := c.Events(ctx, client.ListOptions{})
+		check(t, err)
+		for _, e := range events {
+			if e.Kind == "webhook" && e.Reason == api.ReasonUndelivered {
+				texts = append(texts, e.Object+" "+e.Detail)
+			}
+		}
+		return texts
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if got := about(dora); len(got) > 0 {
+			if len(got) != 1 || !strings.HasPrefix(got[0], w.ID+" event ") || !strings.HasSuffix(got[0], "in 4 tries: the receiver answered with status 404") {
+				t.Errorf("events of the webhook: %q", got)
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no event says that the webhook fails")
+		}
+		check(t, dora.RetryWebhook(ctx, w.ID)) // without the pauses between tries
+	}
+	if got := about(eve); len(got) > 0 {
+		t.Errorf("eve has the events %q of acme", got)
+	}
+}
+
 func TestATenantIsDeletedWithNothingLeft(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()

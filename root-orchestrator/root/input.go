@@ -65,6 +65,13 @@ type (
 		Kind, Object string
 		Text, By     string
 	}
+	// WebhookNoted records that a webhook cannot deliver an event, or delivers again.
+	WebhookNoted struct {
+		Tenant api.Tenant
+		ID     string
+		Reason api.Reason
+		Text   string
+	}
 	// VolumeAccessed is Accessed for a volume.
 	VolumeAccessed struct {
 		ID       api.VolumeID
@@ -130,6 +137,11 @@ func (in Accessed) apply(c *Core) error {
 func (in Operated) apply(c *Core) error {
 	// Without the cluster, so that its own events do not replace the record.
 	c.event(api.Event{Tenant: in.Tenant, Kind: in.Kind, Object: in.Object, Reason: api.ReasonAccess, Detail: step.Clip(in.Text), By: in.By})
+	return nil
+}
+
+func (in WebhookNoted) apply(c *Core) error {
+	c.event(api.Event{Tenant: in.Tenant, Kind: "webhook", Object: in.ID, Reason: in.Reason, Detail: step.Clip(in.Text)})
 	return nil
 }
 

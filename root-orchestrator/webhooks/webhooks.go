@@ -54,9 +54,12 @@ const (
 	lookEvery = 100 * time.Millisecond // at most, for one hook
 
 	maxTries = 8
-	maxPause = time.Hour
-	maxDead  = 100 // dead letters of one hook
-	maxError = 200 // characters
+	// noteTries is the number of failed tries of one event after which an event says that the webhook fails. It takes
+	// 21 s, which bounds the events of a receiver that fails and works in turn.
+	noteTries = 4
+	maxPause  = time.Hour
+	maxDead   = 100 // dead letters of one hook
+	maxError  = 200 // characters
 )
 
 var _ = fairshare.Declare(fairshare.Bound{
@@ -76,6 +79,8 @@ type Hook struct {
 	// Sent is the newest event that was delivered or given up.
 	Sent  api.Revision `json:"sent"`
 	Retry bool         `json:"retry,omitempty"` // send the dead letters once more
+	// Failing says that an event said that the webhook fails, and none since that it delivers again.
+	Failing bool `json:"failing,omitempty"`
 }
 
 // Sealer encrypts secrets.
@@ -94,6 +99,8 @@ type Options struct {
 	// Shown returns an event as the creator of a hook may see it. It returns false for an event that the creator may
 	// not see, and an error if the creator may read no events of the hook's tenant any more.
 	Shown func(w api.Webhook, e api.Event) (api.Event, bool, error)
+	// Note stores an event about the deliveries of a hook, which is sent to no hook.
+	Note  func(ctx context.Context, w api.Webhook, r api.Reason, text string) error
 	Allow []netip.Prefix   // networks besides public ones to which hooks may be sent, also without TLS
 	Now   func() time.Time // default time.Now
 	Log   *slog.Logger     // default slog.Default()
@@ -338,15 +345,26 @@ func (h *Hooks) step(ctx context.Context, o Hook, passed *api.Revision) (did boo
 			}
 			return true, h.failed(ctx, o, e, err)
 		}
-		return true, h.update(ctx, o.ID, func(o *Hook) {
+		again := false
+		err = h.update(ctx, o.ID, func(o *Hook) {
+			again, o.Failing = o.Failing, false
 			o.Sent, o.Tries, o.Next, o.Error, o.Delivered = e.Seq, 0, time.Time{}, "", o.Delivered+1
 		})
+		if again && err == nil {
+			h.note(ctx, o, api.ReasonNone, "delivers events again")
+		}
+		return true, err
 	}
 	*passed = newest
 	return false, nil
 }
 
+// wants reports whether the hook sends an event. None sends events about deliveries, because a hook that fails would
+// cause events for others that fail, without an end.
 func (o Hook) wants(e api.Event) bool {
+	if e.Kind == Kind && e.Reason != api.ReasonAccess {
+		return false
+	}
 	return (len(o.Kinds) == 0 || slices.Contains(o.Kinds, e.Kind)) && (len(o.Reasons) == 0 || slices.Contains(o.Reasons, e.Reason))
 }
 
@@ -368,10 +386,13 @@ func (h *Hooks) update(ctx context.Context, id string, change func(*Hook)) error
 // failed records a failed try. After the last one, the event is a dead letter.
 func (h *Hooks) failed(ctx context.Context, o Hook, e api.Event, cause error) error {
 	text := shorten(cause.Error())
-	return h.update(ctx, o.ID, func(o *Hook) {
+	var begins, dead bool
+	err := h.update(ctx, o.ID, func(o *Hook) {
 		o.Tries++
 		o.Error, o.Next = text, h.opt.Now().Add(h.pause(o.Tries))
-		if o.Tries >= maxTries {
+		begins, dead = o.Tries == noteTries && !o.Failing, o.Tries >= maxTries
+		o.Failing = o.Failing || begins || dead
+		if dead {
 			o.Dead = append(o.Dead, api.DeadLetter{Event: e, Error: text, Time: h.opt.Now().UTC()})
 			if extra := len(o.Dead) - maxDead; extra > 0 {
 				o.Dead, o.Lost = o.Dead[extra:], o.Lost+extra
@@ -379,6 +400,22 @@ func (h *Hooks) failed(ctx context.Context, o Hook, e api.Event, cause error) er
 			o.Sent, o.Tries = e.Seq, 0
 		}
 	})
+	switch {
+	case err != nil:
+		return err
+	case dead:
+		h.note(ctx, o, api.ReasonUndelivered, fmt.Sprintf("event %d is a dead letter after %d tries: %s", e.Seq, maxTries, text))
+	case begins:
+		h.note(ctx, o, api.ReasonUndelivered, fmt.Sprintf("event %d was not delivered in %d tries: %s", e.Seq, noteTries, text))
+	}
+	return nil
+}
+
+// note stores an event about the hook's deliveries. One that is lost in a crash is only missing: the hook has its state.
+func (h *Hooks) note(ctx context.Context, o Hook, r api.Reason, text string) {
+	if err := h.opt.Note(ctx, o.Webhook, r, text); err != nil && ctx.Err() == nil {
+		h.opt.Log.Warn("event of a webhook not stored", "webhook", o.ID, "what", text, "err", err)
+	}
 }
 
 // resend sends each dead letter once.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -42,11 +43,12 @@ type rig struct {
 	mu     sync.Mutex
 	events []api.Event
 	denied error // of each event
+	notes  chan api.Event
 }
 
 func newRig(t *testing.T, allow ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, store: mem.New()}
+	r := &rig{t: t, store: mem.New(), notes: make(chan api.Event, 1000)}
 	r.start(allow...)
 	return r
 }
@@ -72,6 +74,10 @@ func (r *rig) start(allow ...string) {
 			defer r.mu.Unlock()
 			return e, e.Tenant == w.Tenant, r.denied
 		},
+		Note: func(_ context.Context, w api.Webhook, reason api.Reason, text string) error {
+			r.notes <- r.add(api.Event{Tenant: w.Tenant, Kind: webhooks.Kind, Object: w.ID, Reason: reason, Detail: text})
+			return nil
+		},
 	}
 	for _, a := range allow {
 		o.Allow = append(o.Allow, netip.MustParsePrefix(a))
@@ -94,11 +100,15 @@ func check(t *testing.T, err error) {
 	}
 }
 
-func (r *rig) event(t api.Tenant, kind string) {
+func (r *rig) event(t api.Tenant, kind string) { r.add(api.Event{Tenant: t, Kind: kind, Object: "x"}) }
+
+func (r *rig) add(e api.Event) api.Event {
 	r.mu.Lock()
-	r.events = append(r.events, api.Event{Seq: api.Revision(len(r.events) + 1), Tenant: t, Kind: kind, Object: "x"})
+	e.Seq = api.Revision(len(r.events) + 1)
+	r.events = append(r.events, e)
 	r.mu.Unlock()
 	r.hooks.Wake()
+	return e
 }
 
 func (r *rig) hook(url string, t api.Tenant, kinds ...string) api.Webhook {
@@ -194,15 +204,69 @@ func TestFailedEventsAreRepeatedAndThenDeadLetters(t *testing.T) {
 		t.Errorf("dead letter: %+v", d)
 	}
 	c.answer(http.StatusOK)
-	r.event("acme", "app") // later events are sent
-	if e := <-c.got; e.event.Seq != 2 {
-		t.Errorf("got event %d, want 2", e.event.Seq)
+	later := r.add(api.Event{Tenant: "acme", Kind: "app", Object: "x"}) // later events are sent
+	if e := <-c.got; e.event.Seq != later.Seq {
+		t.Errorf("got event %d, want %d", e.event.Seq, later.Seq)
 	}
 	check(t, r.hooks.Retry(t.Context(), w.ID))
 	if e := <-c.got; e.event.Seq != 1 {
 		t.Errorf("got event %d, want the dead letter", e.event.Seq)
 	}
 	r.until(w.ID, "no dead letter is left", func(w api.Webhook) bool { return len(w.Dead) == 0 && w.Delivered == 2 })
+}
+
+// Lasting failures have events, which no webhook sends: with webhooks that fail, each of them would cause more.
+func TestFailuresHaveEventsThatAreNotSent(t *testing.T) {
+	r, down, up := newRig(t, "127.0.0.0/8"), newReceiver(t), newReceiver(t)
+	down.answer(http.StatusBadGateway)
+	fails := []api.Webhook{r.hook(down.URL, "acme"), r.hook(down.URL, "acme", "app", "webhook")}
+	r.hook(up.URL, "acme")
+	r.event("acme", "app") // event 1
+	noted := map[string][]string{}
+	next := func() {
+		t.Helper()
+		select {
+		case e := <-r.notes:
+			noted[e.Object] = append(noted[e.Object], fmt.Sprintf("%s: %s", e.Reason, e.Detail))
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no further event after %v", noted)
+		}
+	}
+	for range 4 {
+		next()
+	}
+	down.answer(http.StatusOK)
+	r.add(api.Event{Tenant: "acme", Kind: "webhook", Object: "x", Reason: api.ReasonAccess}) // a record of an operation
+	next()
+	next()
+	for _, w := range fails {
+		want := []string{
+			"undelivered: event 1 was not delivered in 4 tries: the receiver answered with status 502",
+			"undelivered: event 1 is a dead letter after 8 tries: the receiver answered with status 502",
+			": delivers events again",
+		}
+		if got := noted[w.ID]; !slices.Equal(got, want) {
+			t.Errorf("events of a failing webhook:\n%q, want\n%q", got, want)
+		}
+	}
+	r.event("acme", "app") // the last one
+	for _, c := range []struct {
+		*receiver
+		want []string
+	}{{up, []string{"app", "webhook access", "app"}}, {down, []string{"webhook access", "app", "webhook access", "app"}}} {
+		got := []string{}
+		for range c.want {
+			e := <-c.got
+			got = append(got, strings.TrimSpace(e.event.Kind+" "+string(e.event.Reason)))
+		}
+		slices.Sort(got)
+		if slices.Sort(c.want); !slices.Equal(got, c.want) {
+			t.Errorf("sent events: %q, want %q", got, c.want)
+		}
+	}
+	if len(r.notes) > 0 {
+		t.Errorf("further event: %+v", <-r.notes)
+	}
 }
 
 func TestEventsAreSentAfterARestart(t *testing.T) {
