@@ -34,7 +34,8 @@ event and the tier that reported it: (root), (cluster munich) or (node n07).
 The command exits with 1 as soon as the state cannot be reached, because an instance
 failed for good or the service never completes, and with 6 if the resource is
 deleted. After --timeout it exits with 3 if an instance could not be placed,
-otherwise with 4.`,
+otherwise with 4. It never exits with the code of the workload, which would look
+like one of these: treeline attach does, and get instances -o json has exit_code.`,
 		ValidArgsFunction: c.complete("apps", "services", "instances"),
 		PreRunE: func(*cobra.Command, []string) error {
 			if !slices.Contains(waitStates, what) {

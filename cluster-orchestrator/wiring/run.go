@@ -245,6 +245,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		return err
 	}
 	o.traces = tracing.NewRelay(o.tracer)
+	o.log = o.traces.Logger(o.log)
 	members, err := nodelink.NewMembers(st, docs, info.ID, o.id.verifier)
 	if err != nil {
 		return err

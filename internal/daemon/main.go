@@ -53,18 +53,26 @@ func ExitCode(err error) int {
 }
 
 // Main is a daemon's main function: it loads the configuration, calls run, whose context ends with
-// SIGTERM or SIGINT, and exits. run calls NotifyReady.
+// SIGTERM or SIGINT, and exits. run calls NotifyReady. SIGUSR1 switches the log's level to debug, and back.
 func Main[C any](name string, defaults C, run func(ctx context.Context, cfg C, log *slog.Logger) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	// A second signal ends the process immediately.
 	context.AfterFunc(ctx, stop)
-	os.Exit(Run(ctx, name, defaults, Source{Args: os.Args[1:], Env: os.Getenv, Stdout: os.Stdout}, os.Stderr, run))
+	toggle := make(chan os.Signal, 1)
+	if len(toggleSignals) > 0 {
+		signal.Notify(toggle, toggleSignals...)
+	}
+	os.Exit(start(ctx, name, defaults, Source{Args: os.Args[1:], Env: os.Getenv, Stdout: os.Stdout}, os.Stderr, toggle, run))
 }
 
 // Run is Main without signals and exit: it returns the exit code. The Log in cfg, if there is one,
 // configures the logger, which becomes slog's default. Run prints errors to stderr, one line per
 // fault.
 func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
+	return start(ctx, name, defaults, src, stderr, nil, run)
+}
+
+func start[C any](ctx context.Context, name string, defaults C, src Source, stderr io.Writer, toggle <-chan os.Signal, run func(ctx context.Context, cfg C, log *slog.Logger) error) int {
 	var warnings []string
 	src.Warn = func(text string) { warnings = append(warnings, text) }
 	cfg, err := Load(name, defaults, src)
@@ -75,7 +83,8 @@ func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr
 		report(stderr, name, err)
 		return ExitUsage
 	}
-	log, err := logOf(cfg).Logger(stderr)
+	options := logOf(cfg)
+	log, level, err := options.open(stderr)
 	if err != nil {
 		report(stderr, name, err)
 		return ExitUsage
@@ -85,6 +94,15 @@ func Run[C any](ctx context.Context, name string, defaults C, src Source, stderr
 		log.Warn(text)
 	}
 	protect(log, oomScoreAdjFile)
+	stopProfiles, err := serveProfiles(options.Pprof, log)
+	if err != nil {
+		report(stderr, name, err)
+		return ExitCode(err)
+	}
+	defer stopProfiles()
+	running, ended := context.WithCancel(ctx)
+	defer ended()
+	go toggleLevel(running, level, log, toggle)
 	stopNotice := context.AfterFunc(ctx, func() { _ = Notify(Stopping) })
 	defer stopNotice()
 	err = run(ctx, cfg, log)

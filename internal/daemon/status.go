@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/treeline-edge/treeline/api"
 )
 
 // CheckStatus returns an error unless at is an address for ServeStatus.
@@ -35,7 +37,7 @@ func loopback(host string) bool {
 // is a loopback host:port, the absolute path of a unix socket, "data" for status.sock in the data
 // directory, or "off" or "" for none. Only the daemon's user can connect to a unix socket.
 func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
-	network := "unix"
+	listen := listenSocket
 	switch {
 	case at == "" || at == "off":
 		<-ctx.Done()
@@ -43,27 +45,43 @@ func ServeStatus(ctx context.Context, at, data string, h http.Handler) error {
 	case at == "data":
 		at = filepath.Join(data, "status.sock")
 	case !strings.HasPrefix(at, "/"):
-		network = "tcp"
+		listen = func(at string) (net.Listener, error) { return net.Listen("tcp", at) }
 	}
-	if network == "unix" {
-		if err := CheckSocket(at); err != nil {
-			return fmt.Errorf("listen for status: %w", err)
-		}
-		// An existing socket is left over from a crash: the lock of the store excludes another
-		// daemon.
-		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the old status socket: %w", err)
-		}
-	}
-	ln, err := net.Listen(network, at)
+	ln, err := listen(at)
 	if err != nil {
 		return fmt.Errorf("listen for status: %w", err)
 	}
-	if network == "unix" {
-		if err := os.Chmod(at, 0o600); err != nil {
-			_ = ln.Close()
-			return fmt.Errorf("restrict the status socket to its owner: %w", err)
+	return Serve(ctx, ln, h, nil)
+}
+
+// listenSocket listens at a unix socket, which only the daemon's user can connect to. It replaces a socket that a
+// crash left, and fails with ErrConflict if a process listens there, or if it is another file.
+func listenSocket(at string) (net.Listener, error) {
+	if err := CheckSocket(at); err != nil {
+		return nil, err
+	}
+	switch info, err := os.Lstat(at); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s is no socket, and is not replaced by one: %w", at, api.ErrConflict)
+	default:
+		if c, err := net.Dial("unix", at); err == nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("another process listens at %s: %w", at, api.ErrConflict)
+		}
+		if err := os.Remove(at); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("remove the old socket: %w", err)
 		}
 	}
-	return Serve(ctx, ln, h, nil)
+	ln, err := net.Listen("unix", at)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(at, 0o600); err != nil {
+		_ = ln.Close()
+		return nil, fmt.Errorf("restrict the socket to its owner: %w", err)
+	}
+	return ln, nil
 }

@@ -154,3 +154,49 @@ func TestACollectorThatIsAwayDelaysNothing(t *testing.T) {
 		t.Errorf("the last export took %s", took)
 	}
 }
+
+// Lines about what a trace caused have its id, at each tier by the keys that this tier has.
+func TestLogLinesHaveTheIDOfTheirTrace(t *testing.T) {
+	const web, other = api.InstanceID("acme/shop.prod.web.v1#0"), api.InstanceID("acme/shop.prod.web.v1#1")
+	placed := api.EpochOf(7, 2)
+	a := wire.Assignment{Instance: web, Epoch: placed, Trace: good}
+	id := tracing.Parse(good).Trace()
+	for tier, c := range map[string]struct {
+		key   func(wire.Assignment) string
+		about []any
+		not   []any
+	}{
+		"root":    {tracing.OfApp, []any{"app", web.Service().App()}, []any{"app", api.AppID("acme/other.prod")}},
+		"cluster": {tracing.OfPlacement, []any{"instance", web, "epoch", placed}, []any{"instance", web, "epoch", api.EpochOf(8, 0)}},
+		"node":    {tracing.OfPlacementHere, []any{"instance", web, "epoch", placed}, []any{"instance", other, "epoch", placed}},
+	} {
+		var text strings.Builder
+		r := tracing.NewRelay(nil)
+		log := r.Logger(slog.New(slog.NewTextHandler(&text, nil)))
+		line := func(log *slog.Logger, attributes ...any) string {
+			text.Reset()
+			log.Warn("x", attributes...)
+			return text.String()
+		}
+		if got := line(log, c.about...); strings.Contains(got, "trace_id") {
+			t.Errorf("%s: without a trace: %s", tier, got)
+		}
+		r.Received(wire.Desired{Put: []wire.Assignment{a}}, c.key)
+		for what, got := range map[string]string{
+			"attributes of the line":   line(log, c.about...),
+			"attributes of the logger": line(log.With(c.about...).WithGroup("g"), "err", "y"),
+		} {
+			if strings.Count(got, "trace_id="+id) != 1 {
+				t.Errorf("%s, %s: %q, want the trace %s", tier, what, got, id)
+			}
+		}
+		for _, attributes := range [][]any{c.not, {"instance", "acme/shop.prod.web.v1#0 " + placed.String()}, {"err", "y"}, nil} {
+			if got := line(log, attributes...); strings.Contains(got, "trace_id") {
+				t.Errorf("%s: a line that is about something else has a trace: %s", tier, got)
+			}
+		}
+		if got := line(log.With(c.about...), c.not...); strings.Contains(got, "trace_id") {
+			t.Errorf("%s: a line that is about something else has a trace: %s", tier, got)
+		}
+	}
+}

@@ -122,6 +122,12 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	info.Features = features(rt)
 	info.Address = cmp.Or(info.Address, ownAddress(ctx, creds))
 	log = log.With("node", creds.ID)
+	tracer, err := tracing.FromEnv("treeline-node", os.Getenv, log)
+	if err != nil {
+		return err
+	}
+	traces := tracing.NewRelay(tracer)
+	log = traces.Logger(log)
 
 	st, err := embedded.Open(filepath.Join(cfg.Data, storeFile))
 	if err != nil {
@@ -151,11 +157,6 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		slices.Sort(info.Features)
 	}
 	e.checks = checks.New(checks.Options{Runtime: rt, HostNetwork: info.Network == api.NetworkHost, Deliver: deliver, Log: log})
-	tracer, err := tracing.FromEnv("treeline-node", os.Getenv, log)
-	if err != nil {
-		return err
-	}
-	traces := tracing.NewRelay(tracer)
 	orders := driver.Options{Runtime: rt, Traces: traces, Deliver: deliver, Info: info, Devices: found.List, Log: log}
 	if provided != nil {
 		orders.Files = provided

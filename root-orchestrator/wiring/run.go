@@ -141,6 +141,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		return err
 	}
 	traces := tracing.NewRelay(tracer)
+	log = traces.Logger(log)
 	l := loop.New(core, st, func(envs []wire.Envelope) { send(envs, web, link, asker, stages, traces) }, loop.Options[root.Input]{
 		Tick: root.Tick{}, Log: log, Observe: metrics.NewLoop(reg).Observe,
 	})

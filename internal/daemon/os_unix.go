@@ -4,8 +4,12 @@ package daemon
 
 import (
 	"io/fs"
+	"os"
 	"syscall"
 )
+
+// toggleSignals switch the level of logs.
+var toggleSignals = []os.Signal{syscall.SIGUSR1}
 
 func groupOf(info fs.FileInfo) int {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
