@@ -170,7 +170,7 @@ func Accept(v *trust.Verifier, self identity.Identity, next http.Handler) http.H
 			problem.Write(w, problem.New(http.StatusUnauthorized, "the certificate of the replica is not valid"))
 		case wrong != nil:
 			problem.Write(w, problem.New(http.StatusBadRequest, "a replica forwards a request without the address of its client"))
-		case r.URL.Path == "/metrics": // which is open to clients on the same machine
+		case r.URL.Path == "/metrics" && r.Method != http.MethodHead: // which is open to clients on the same machine
 			problem.Write(w, problem.New(http.StatusForbidden, "a replica forwards requests to the API only"))
 		default:
 			forwarded := r.WithContext(r.Context())

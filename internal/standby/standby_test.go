@@ -145,6 +145,9 @@ func TestOnlyAReplicaNamesTheClient(t *testing.T) {
 			t.Errorf("a replica that forwards with %s: %d %s, want %d", what, status, text, try.status)
 		}
 	}
+	if status, text, _ := ask(t, replica, "HEAD", r.active.URL+"/metrics", "Treeline-Forwarded-For", forged); status != http.StatusOK || text != "" {
+		t.Errorf("a replica asks for the right to the metrics: %d %q, want %d without a body", status, text, http.StatusOK)
+	}
 }
 
 // All clusters of an installation have certificates of the same root.
