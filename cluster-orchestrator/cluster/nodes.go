@@ -224,7 +224,8 @@ func (c *Core) checkSilence(id api.NodeID) {
 	for _, id := range suspects {
 		c.refresh(id)
 	}
-	c.place.Silent(id, c.members.DoubtsItself(overdue))
+	doubt := c.members.DoubtsItself(overdue)
+	c.place.Silent(id, doubt, doubt || c.members.CutOff(overdue))
 }
 
 // unaccepted handles a node that did not acknowledge a placement in time: it marks the node

@@ -143,6 +143,12 @@ func (m *Machine) SuspectLate() (suspects []api.NodeID, overdue int) {
 	return suspects, overdue
 }
 
+// CutOff reports whether no node of the cluster, of at least 2, is known to be connected: all became silent or
+// their heartbeats are overdue. Then the nodes probably still reach each other.
+func (m *Machine) CutOff(overdue int) bool {
+	return len(m.nodes) >= 2 && m.silent+overdue >= len(m.nodes)
+}
+
 // DoubtsItself reports whether the cluster itself is probably cut off: at least half of its
 // nodes, of at least 4, became silent within the last dead time or are overdue. Nodes that
 // have been silent for longer, and nodes that have returned, do not count.

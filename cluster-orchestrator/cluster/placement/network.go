@@ -56,6 +56,9 @@ func (m *Machine) backend(n *node, id api.InstanceID) api.Backend {
 	if o.State == api.Running && (here || n.leaving[id] || n.Silent) {
 		be.Epoch, be.Address, ready = o.Epoch, o.Address, o.Ready
 	}
+	if ready && here && n.Silent && n.reachable {
+		return be // draining: new flows use others if there are any
+	}
 	// A silent node may only be cut off from the cluster. Its instances may still send to
 	// others, which need the source record.
 	if !ready || n.Silent {

@@ -37,6 +37,8 @@ type node struct {
 	shifted   bool                    // its position in the latency space has changed
 	described bool                    // its candidate is up to date with its Info
 
+	reachable bool // while it is silent: other nodes probably reach it
+
 	leased int // number of assigned instances that stop when cut off
 
 	observed      map[api.InstanceID]api.Observed

@@ -64,9 +64,11 @@ func (m *Machine) Unsync(id api.NodeID) { m.nodes[id].synced, m.nodes[id].comple
 
 // Silent handles a node that fell silent: its instances are placed elsewhere. With doubt, the
 // cluster itself may be cut off, so it waits for another dead time and then places them at a
-// limited rate.
-func (m *Machine) Silent(id api.NodeID, doubt bool) {
+// limited rate. With reachable, other nodes probably still reach the node: until its instances are placed
+// elsewhere, they are avoided in routes and not removed.
+func (m *Machine) Silent(id api.NodeID, doubt, reachable bool) {
 	n := m.nodes[id]
+	n.reachable = reachable
 	m.refresh(n)
 	leaving := step.Keys(n.leaving)
 	for _, id := range leaving {
