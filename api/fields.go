@@ -135,6 +135,7 @@ const (
 	constraintPath = servicePath + "/constraints/*"
 	addressesPath  = servicePath + "/addresses"
 	updatePath     = servicePath + "/update"
+	disruptionPath = servicePath + "/disruption"
 	linkPath       = servicePath + "/connectivity/*"
 	boundPath      = linkPath + "/con_constraints/*"
 	volumePath     = servicePath + "/volumes/*"
@@ -385,6 +386,14 @@ var fieldsAfterConstraints = []Field{
 	{
 		Pointer: updatePath + "/auto_rollback", Type: BooleanField, Default: "true",
 		Doc: "A roll-out that fails returns the service to its last healthy version. Otherwise it stops as it is.", Rule: "not with `one_shot`",
+	},
+	{
+		Pointer: disruptionPath, Type: ObjectField, Default: "moves are not limited",
+		Doc: "The disruption budget of the service: what drains of nodes, requested moves and moves because of its SLA may interrupt (Treeline's own). A change of `disruption` alone replaces nothing.", Rule: "not with `one_shot`",
+	},
+	{
+		Pointer: disruptionPath + "/max_unavailable", Type: IntegerField, Max: MaxReplicas, Default: "1",
+		Doc: "How many instances, in all clusters together, may be unavailable for any reason at the time when a move interrupts one. A move interrupts instances of an `exclusive` service and those with `move: volume`; the replacement of any other one runs before it stops. 0: they are never moved, unless an operator stops them with `treeline drain --force`. Failures, roll-outs (see `update`) and preemption do not wait.",
 	},
 
 	{

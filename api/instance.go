@@ -37,6 +37,7 @@ const (
 	ReasonClusterLost   Reason = "cluster_lost"        // its cluster fell silent
 	ReasonDrained       Reason = "drained"             // its node was drained
 	ReasonMoved         Reason = "moved"               // its move to another node was requested
+	ReasonDisruption    Reason = "disruption_budget"   // it runs and is to move, and its service's disruption budget does not permit that now
 	ReasonLeaseExpired  Reason = "lease_expired"       // the node lost its cluster and stopped it
 	ReasonImageNotFound Reason = "image_not_found"     // the registry has no such image
 	ReasonImageDenied   Reason = "image_denied"        // the registry refuses the credentials
@@ -140,6 +141,9 @@ type Observed struct {
 	// ScaleFault is why something that its service scales by is not known. One instance of the service
 	// has it. Between cluster and root only.
 	ScaleFault string `json:"scale_fault,omitempty"`
+	// Disruption is the number of the voluntary disruption that waits for the disruption budget of its
+	// service, or is under way; 0: none. Between cluster and root only.
+	Disruption Generation `json:"disruption,omitempty"`
 }
 
 // maxCounted limits the restarts that a lower tier may report.
@@ -170,6 +174,9 @@ func (o Observed) Digest() Digest {
 	}
 	if o.ScaleFault != "" {
 		parts = append(parts, "scale", o.ScaleFault)
+	}
+	if o.Disruption != 0 { // only of a service with a disruption budget, which earlier releases do not have
+		parts = append(parts, "disruption", strconv.FormatUint(uint64(o.Disruption), 10))
 	}
 	return DigestOf(parts...)
 }

@@ -108,7 +108,8 @@ type Remaining struct {
 	Instance InstanceID `json:"instance"`
 	State    State      `json:"state,omitempty"`
 	Why      string     `json:"why"`
-	Stuck    bool       `json:"stuck,omitempty"` // it fits on no other node
+	Reason   Reason     `json:"reason,omitempty"` // ReasonDisruption, or none
+	Stuck    bool       `json:"stuck,omitempty"`  // it fits on no other node, or its disruption budget never permits a move
 }
 
 // ClusterInfo describes a cluster. The cluster sends it when it joins.

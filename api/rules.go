@@ -141,6 +141,9 @@ func serviceRule(c checker, at string, v *value) {
 	filesRule(c, at, v)
 	containersOnlyRule(c, at, v)
 	updateRule(c, at, v)
+	if v.get("one_shot").truth && !neutral(v.get("disruption")) {
+		c.fault(at+"/disruption", "leave disruption out", "a one_shot has no disruption budget: its instances end, and are not expected to be available")
+	}
 	scaleRule(c, at, v)
 	jobRule(c, at, v)
 	moveRule(c, at, v)

@@ -60,6 +60,7 @@ type Microservice struct {
 	OnDisconnect OnDisconnect `json:"on_disconnect,omitempty"` // when the node loses its cluster
 	StopGrace    int          `json:"stop_grace,omitempty"`    // seconds between SIGTERM and SIGKILL; 0 means 10
 	Update       *Update      `json:"update,omitempty"`        // how a new version replaces the one before; read by the root only
+	Disruption   *Disruption  `json:"disruption,omitempty"`    // nil: moves are not limited; read by the root only, which tells clusters the budget
 	Callers      []string     `json:"callers,omitempty"`       // see Access; absent: all services of the tenant
 	Calls        []string     `json:"calls,omitempty"`         // services of other tenants that it calls
 

@@ -26,6 +26,24 @@ const (
 	DefaultUpdateDeadline = 300
 )
 
+// Disruption is the disruption budget of a service: what drains and other voluntary moves of its
+// instances may interrupt. Failures, roll-outs and preemption are not limited by it.
+type Disruption struct {
+	MaxUnavailable *int `json:"max_unavailable,omitempty"` // instances that may be unavailable at once; nil: 1
+}
+
+// MaxUnavailable returns how many instances of the service may be unavailable before another one is
+// interrupted voluntarily. limited is false if the service has no disruption budget.
+func (m Microservice) MaxUnavailable() (n int, limited bool) {
+	switch {
+	case m.Disruption == nil:
+		return 0, false
+	case m.Disruption.MaxUnavailable == nil:
+		return 1, true
+	}
+	return *m.Disruption.MaxUnavailable, true
+}
+
 // UpdatePolicy is an Update with all defaults.
 type UpdatePolicy struct {
 	Parallelism  int

@@ -329,14 +329,15 @@ func (c *cli) drainCmd() *cobra.Command {
 		return c.drained(ctx, nodes, cl, n)
 	})
 	cmd.Long = `Cordon nodes, move their instances to other nodes, and wait until the nodes are
-empty. An instance that fits on no other node keeps running, unless --force stops
-it; it is then placed as soon as there is capacity.
+empty. An instance that fits on no other node keeps running, and so does one that
+waits for the disruption budget of its service, unless --force stops it; it is then
+placed as soon as there is capacity.
 
 After --timeout the command lists the instances that are left, with the reason for
 each, and exits with 3 if one of them fits on no other node, otherwise with 4. The
 nodes stay cordoned, and the instances move as soon as there is capacity.`
 	f := cmd.Flags()
-	f.BoolVar(&force, "force", false, "stop instances that fit on no other node")
+	f.BoolVar(&force, "force", false, "stop instances that fit on no other node or wait for the disruption budget of their service")
 	f.BoolVar(&detach, "detach", false, "do not wait until the nodes are empty")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "give up waiting after this time; the drain continues")
 	return cmd
@@ -358,7 +359,7 @@ func (c *cli) drained(ctx context.Context, nodes client.Nodes, cl api.ClusterID,
 			return nil
 		case err == nil:
 			for _, r := range n.Remaining {
-				if r.Stuck && reported[r.Instance] != r.Why {
+				if (r.Stuck || r.Reason == api.ReasonDisruption) && reported[r.Instance] != r.Why {
 					reported[r.Instance] = r.Why
 					c.say("  %s %s", c.progress().Short(string(r.Instance)), r.Why)
 				}

@@ -20,6 +20,10 @@ func (c *Core) Instances() []api.Instance { return c.place.Instances() }
 
 func (c *Core) Instance(id api.InstanceID) (api.Instance, bool) { return c.place.Instance(id) }
 
+// Disrupting returns the instances of services with a disruption budget whose voluntary disruption is under way, in
+// the order of their ids.
+func (c *Core) Disrupting() []api.InstanceID { return c.place.Disrupting() }
+
 // Volume returns the nodes that have a local volume, in the order of their ids, and whether an instance
 // has it or may have it again.
 func (c *Core) Volume(id api.VolumeID) (at []api.NodeID, used bool) { return c.place.Volume(id) }

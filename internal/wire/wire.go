@@ -58,6 +58,12 @@ type Assignment struct {
 	// Values are the configs and secrets that its files need and that exist. Other versions of them
 	// change the running instance; a new epoch is not needed.
 	Values []ValueRef `json:"values,omitempty"`
+	// MaxUnavailable is the disruption budget of its service; nil: none. A change of it alone is not a
+	// new version: it has no part in Digest.
+	MaxUnavailable *int `json:"max_unavailable,omitempty"`
+	// Disrupts is the Observed.Disruption that the disruption budget permits; 0: none. It has no part in
+	// Digest. Between root and cluster only.
+	Disrupts api.Generation `json:"disrupts,omitempty"`
 	// Trace is the W3C traceparent of what caused the placement, only a few minutes before; see package
 	// tracing. It is no part of the state: adapters add and remove it.
 	Trace string `json:"trace,omitempty"`

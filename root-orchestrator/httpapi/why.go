@@ -81,7 +81,7 @@ func placementSpec(m api.Microservice) *api.Microservice {
 		files[i].Path = f.Path
 	}
 	m.Files = files
-	m.Update, m.Labels = nil, nil
+	m.Update, m.Labels, m.Disruption = nil, nil, nil
 	m.Replicas, m.StopGrace, m.OneShot, m.MaxAttempts, m.Platform = nil, 0, false, 0, ""
 	return &m
 }

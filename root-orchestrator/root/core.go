@@ -182,6 +182,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 		c.place(id)
 	}
 	c.resendTargets()
+	c.permitDisruptions()
 	c.endNetwork()
 	c.flush()
 	c.endAddons()

@@ -335,9 +335,8 @@ func (c *instances) resendTargets() {
 		for _, i := range c.apps.InstancesOf(id) {
 			in := c.apps.Get(i)
 			for _, at := range in.Clusters() {
-				if changed[at] && c.clusters.Has(at, i) {
-					c.touch(at)
-					c.clusters.Repeat(at, i)
+				if changed[at] {
+					c.repeat(i, at)
 				}
 			}
 			if c.placement.Waits(i) && in.Cluster == "" && !tried[in.SpecRev] {
@@ -345,6 +344,38 @@ func (c *instances) resendTargets() {
 				tried[in.SpecRev] = c.placement.StillWaits(i)
 			}
 		}
+	}
+}
+
+// permitDisruptions has clusters carry out the voluntary disruptions that the budgets of their services permit
+// now, and tells them of changed budgets.
+func (c *instances) permitDisruptions() {
+	for _, id := range c.apps.TakeBudgets() {
+		rebudgeted := c.apps.TakeRebudgeted(id)
+		if !c.apps.Known(id) {
+			continue
+		}
+		for _, i := range c.apps.Disruptable(id, c.clusters.Live) {
+			c.apps.Permit(i)
+			c.repeat(i, c.apps.Get(i).Cluster)
+		}
+		if !rebudgeted {
+			continue
+		}
+		for _, i := range c.apps.InstancesOf(id) {
+			in := c.apps.Get(i)
+			for _, at := range in.Clusters() {
+				c.repeat(i, at)
+			}
+		}
+	}
+}
+
+// repeat sends the assignment of an instance again, if the cluster has it.
+func (c *instances) repeat(id api.InstanceID, at api.ClusterID) {
+	if c.clusters.Has(at, id) {
+		c.touch(at)
+		c.clusters.Repeat(at, id)
 	}
 }
 

@@ -131,8 +131,17 @@ func (s *state) Why(id api.InstanceID, now time.Time) (api.Why, bool) {
 	return w, true
 }
 
+// MaxUnavailable returns the disruption budget of a service, and whether it has one.
+func (s *state) MaxUnavailable(id api.ServiceID) (n int, limited bool) {
+	if b := s.apps.MaxUnavailable(id); b != nil {
+		return *b, true
+	}
+	return 0, false
+}
+
 func (s *state) assignment(in *applications.Instance, at api.ClusterID) wire.Assignment {
 	a := in.Assignment(at, s.wall)
 	a.Watched, a.Targets = s.placement.Targets(in.ID.Service(), at)
+	a.MaxUnavailable = s.apps.MaxUnavailable(in.ID.Service())
 	return a
 }

@@ -56,7 +56,9 @@ type twin struct {
 	yields    []api.Preemptible
 	areas     []string
 	features  []string
-	volumes   bool // its nodes support local volumes
+	volumes   bool                              // its nodes support local volumes
+	disrupts  map[api.InstanceID]api.Generation // disruptions that it requests or carries out
+	down      map[api.InstanceID]bool           // instances that have failed and are restarted
 }
 
 func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
@@ -88,6 +90,7 @@ func newTwin(id api.ClusterID, room int) *twin {
 		id: id, boot: 1, room: room, want: map[api.InstanceID]wire.Assignment{}, bad: map[api.Revision]bool{},
 		has: map[api.InstanceID]api.Observed{}, local: map[api.InstanceID]api.Observed{},
 		violated: map[api.InstanceID]bool{}, known: map[api.InstanceID]api.Epoch{},
+		disrupts: map[api.InstanceID]api.Generation{}, down: map[api.InstanceID]bool{},
 	}
 }
 
@@ -187,6 +190,9 @@ func (tw *twin) run() {
 				o.Position = tw.at
 			}
 			o.Moves = tw.moves[id]
+			if o.Disruption = tw.disrupts[id]; tw.down[id] {
+				o.State, o.Reason = api.Failed, api.ReasonExited
+			}
 			if tw.violated[id] {
 				o.HandedBack, o.Reason, o.Violated = true, api.ReasonViolated, "latency 34.9 ms, at most 20 ms to pre.prod"
 			}

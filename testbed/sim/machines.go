@@ -93,6 +93,7 @@ type NodeMachine struct {
 func (w *World) addRoot() *RootMachine {
 	m := &RootMachine{w: w, name: "root", shown: map[api.InstanceID]api.Instance{}}
 	m.proc = process[root.Input]{w: w, name: m.name, clock: w.newClock(), disk: newDisk(), tick: root.Tick{}, send: m.send}
+	m.proc.watch = w.checkBudgets
 	m.proc.fell = func() { m.fell(); w.after(w.downTime(), m.start) }
 	m.proc.holds = m.holds
 	w.root = m

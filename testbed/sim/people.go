@@ -151,7 +151,9 @@ func (p *person) newService(name string) promised {
 
 func (p *person) apply(services []promised) {
 	spec := api.Application{Name: p.name, Namespace: "prod"}
-	for i, s := range services {
+	for i := range services {
+		services[i].spec = budgeted(services[i].spec)
+		s := services[i]
 		spec.Services = append(spec.Services, s.spec)
 		if s.spec.Replicas != nil {
 			services[i].replicas = *s.spec.Replicas

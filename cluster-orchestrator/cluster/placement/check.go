@@ -41,6 +41,10 @@ func (m *Machine) SetViolated(id api.InstanceID, text string, show bool) {
 		if !in.Moving {
 			m.unreserve(in)
 		}
+		if in.Disruption.waits() && in.Disruption.Reason == api.ReasonViolated {
+			in.Disruption = nil
+			m.changed(in)
+		}
 		if show || in.NoBetterNode {
 			in.Violated = ""
 			in.endRootSearch()
@@ -140,6 +144,10 @@ func (m *Machine) Relieve(id api.InstanceID) {
 	}
 	req := m.betterRequest(in)
 	if best, ok := m.best(&req, in.seed()); ok {
+		if in.exclusive() && !m.mayDisrupt(in, api.ReasonViolated, "") {
+			m.changed(in)
+			return
+		}
 		in.Moves = append(in.Moves, m.fx.Wall)
 		m.save(in)
 		m.decide(in, &req, api.NodeID(best.ID), api.ReasonViolated)

@@ -48,6 +48,11 @@ func (m *Machine) SetDesired(a wire.Assignment) {
 // updateTargets updates an instance's targets in other clusters and whether the root watches it.
 // The instance is retried if it waits for a node.
 func (m *Machine) updateTargets(in *instance, a wire.Assignment) {
+	if b := &in.Desired; !reflect.DeepEqual(b.MaxUnavailable, a.MaxUnavailable) || b.Disrupts != a.Disrupts {
+		b.MaxUnavailable, b.Disrupts = a.MaxUnavailable, a.Disrupts
+		m.changed(in)
+		m.continueDisruption(in)
+	}
 	if reflect.DeepEqual(in.Desired.Targets, a.Targets) && in.Desired.Watched == a.Watched {
 		return
 	}
@@ -81,6 +86,7 @@ func (m *Machine) updateDesired(in *instance, a wire.Assignment) {
 	in.Local, in.Leaving, in.Withdrawn, in.HandedBack, in.AwaitsOffer, in.Moving, in.GivenUp = false, false, false, false, false, false, false
 	in.Violated, in.NoBetterNode, in.searchUntil, in.lostReason, in.shownPosition = "", false, time.Time{}, api.ReasonNone, nil
 	in.avoid, in.why, in.Restarts, in.Failures, in.ExitCode = nil, nil, a.Restarts, a.Failures, nil
+	in.Disruption = nil
 	in.State = api.ClusterScheduled
 	in.Reason, in.Detail = api.ReasonUpdated, ""
 	// A service that scales and is awake gets its new SLA awake.

@@ -48,6 +48,9 @@ func (m *Machine) remaining(n *node) (out []api.Remaining) {
 			if in.Move.Holds() {
 				r.Why += " (" + string(in.Move.To) + ")"
 			}
+		case in.Disruption.waits():
+			r.Why, r.Reason = in.disruptionText(), api.ReasonDisruption
+			r.Stuck = in.Desired.MaxUnavailable != nil && *in.Desired.MaxUnavailable == 0
 		case in.Reserved != "":
 			r.Why = "waits until preempted instances have stopped on the node where capacity is reserved for it"
 		default:
@@ -110,12 +113,24 @@ func (m *Machine) stopAll(n *node, ended bool) {
 			m.unassign(in, true)
 			m.changed(in)
 		case !in.ended() && !in.Leaving && !in.Withdrawn:
-			m.breakBeforeMake(in, api.ReasonDrained)
+			m.overrideBudget(in)
 		}
 	}
 	for _, i := range n.set.AllKept() {
 		if in := m.instances[i]; in != nil {
 			m.endKeptPlacements(in)
 		}
+	}
+}
+
+// overrideBudget stops an instance although it fits nowhere else, or its disruption budget does not permit that,
+// and has the root record the latter.
+func (m *Machine) overrideBudget(in *instance) {
+	overrides := in.Desired.MaxUnavailable != nil && in.available()
+	in.Disruption = nil
+	m.breakBeforeMake(in, api.ReasonDrained)
+	if overrides && in.Node == "" {
+		in.Detail += "; it was stopped regardless of the disruption budget of its service"
+		m.changed(in)
 	}
 }

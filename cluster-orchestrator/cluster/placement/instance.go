@@ -53,6 +53,7 @@ type Record struct {
 	OldCopies  []moves.Copy  `json:"copies,omitempty"`     // of its volumes, to be deleted
 	Moved      string        `json:"moved,omitempty"`      // how its placement moved there, or why it did not move away
 	ByRequest  bool          `json:"by_request,omitempty"` // its newest placement began because its move was requested
+	Disruption *disruption   `json:"disruption,omitempty"` // voluntary, of a service with a disruption budget
 }
 
 type instance struct {
@@ -134,12 +135,14 @@ func (in *instance) exclusive() bool { return in.Desired.Spec.Exclusive }
 func (in *instance) assignment() wire.Assignment {
 	a := in.Desired
 	a.Epoch, a.Targets, a.Watched, a.Searched, a.Decided = in.Epoch, nil, false, false, time.Time{} // between cluster and root only
+	a.MaxUnavailable, a.Disrupts = nil, 0
 	a.Restarts, a.Failures = in.Restarts, in.Failures
 	a.Spec = filled(a.Spec, in.limits)
 	return a
 }
 
 func (m *Machine) save(in *instance) {
+	in.noteDisruption()
 	m.noteChanged(in)
 	m.noteMove(in)
 	m.fx.Journal.Put(KindInstance, string(in.id()), in)
@@ -266,6 +269,14 @@ func (in *instance) view() api.Observed {
 		o.Detail = in.Move.Text()
 	case running:
 		o.Detail = in.Moved
+	}
+	if text := in.disruptionText(); text != "" && in.State == api.Running {
+		if o.Detail = cmp.Or(in.Detail, text); in.Disruption.Reason != api.ReasonMoved {
+			o.Reason = cmp.Or(o.Reason, api.ReasonDisruption)
+		}
+	}
+	if in.Disruption != nil {
+		o.Disruption = in.Disruption.Number
 	}
 	if text := in.requestedMove(); text != "" {
 		o.Reason = cmp.Or(o.Reason, api.ReasonMoved)

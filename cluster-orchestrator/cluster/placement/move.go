@@ -59,11 +59,21 @@ func (m *Machine) endKeptIfReplaced(in *instance) {
 
 // ListenDue ends the old placements although the new one was not reported to listen.
 func (m *Machine) ListenDue(id api.InstanceID) {
-	if in := m.instances[id]; in != nil && in.State == api.Running {
-		m.endKeptPlacements(in)
-		if v := in.Move; v != nil && v.Phase == moves.Starting && in.Node == v.To {
-			m.endMove(in, true)
-		}
+	in := m.instances[id]
+	if in == nil || in.State != api.Running {
+		return
+	}
+	if in.Desired.MaxUnavailable != nil && !in.available() && in.hasKept() {
+		m.fx.Timers.Set(effects.Key{Kind: effects.Listen, Instance: id}, m.fx.Now.Add(healthTime))
+		return // ending the old placement would be a disruption
+	}
+	m.endKeptPlacements(in)
+	if v := in.Move; v != nil && v.Phase == moves.Starting && in.Node == v.To {
+		m.endMove(in, true)
+	}
+	if d := in.Disruption; d != nil && d.Begun && in.Epoch > d.Epoch && in.Move == nil && in.available() {
+		in.Disruption = nil
+		m.changed(in)
 	}
 }
 

@@ -60,7 +60,8 @@ func (in *instance) movesVolumes() bool {
 	return in.Desired.Spec.MovesVolumes() && len(in.demand.csi) == 0
 }
 
-// beginMove begins to copy the volumes of an instance that has to leave its node, and reserves capacity for it. It returns false if
+// beginMove begins to copy the volumes of an instance that has to leave its node, and reserves capacity for it, or lets it wait for the
+// disruption budget of its service. It returns false if
 // the instance does not move with its volumes, they are not known yet, or it fits nowhere.
 func (m *Machine) beginMove(in *instance, reason api.Reason) bool {
 	n := m.nodes[in.Node]
@@ -68,6 +69,10 @@ func (m *Machine) beginMove(in *instance, reason api.Reason) bool {
 		return false
 	}
 	to, ok := m.moveTarget(in, n)
+	if ok && !m.mayDisrupt(in, reason, "") {
+		m.awaitDisruption(in)
+		return true
+	}
 	if ok {
 		m.moveTo(in, n, to, moves.Begin(n.Info.ID, to.Info.ID, in.Epoch, reason))
 	}
@@ -283,6 +288,7 @@ func (m *Machine) endMove(in *instance, early bool) {
 	if m.nodes[v.From] != nil {
 		in.OldCopies = append(in.OldCopies, moves.Copy{Node: v.From, Epoch: v.Epoch})
 	}
+	m.endDisruption(in)
 	m.changed(in)
 	if n := m.nodes[in.Node]; n != nil && n.Draining && !n.Silent {
 		m.evict(in)

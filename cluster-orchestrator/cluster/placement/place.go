@@ -345,6 +345,10 @@ func (m *Machine) evict(in *instance) {
 		return // one that is starting moves again when it is ready
 	}
 	req, best, ok := m.find(in, string(in.Node))
+	if ok && in.exclusive() && !m.mayDisrupt(in, api.ReasonDrained, "") {
+		m.awaitDisruption(in)
+		return
+	}
 	if n := m.nodes[in.Node]; !ok && in.movesVolumes() && n.volumes[in.id()].any(in.demand.volumes) {
 		req = m.moveRequest(in, n)
 	}
@@ -356,7 +360,7 @@ func (m *Machine) evict(in *instance) {
 	default:
 		in.Moving = true
 		m.waiting.Add(in.id())
-		if !m.tryPreempt(in, &req) && !in.exclusive() {
+		if (in.neverInterrupted() || !m.tryPreempt(in, &req)) && !in.exclusive() {
 			why := m.explanation(in, &req, false)
 			in.why, in.HandedBack = &why, true
 		}

@@ -269,6 +269,10 @@ func (m *Machine) useReservations(n *node) {
 			case in.Node != "":
 				reason = api.ReasonViolated
 			}
+			if own := m.nodes[in.Node]; own != nil && !own.Silent && in.exclusive() && !m.mayDisrupt(in, reason, "") {
+				m.changed(in)
+				continue
+			}
 			m.assignOrMove(in, n.Info.ID, reason, detail)
 		}
 	}

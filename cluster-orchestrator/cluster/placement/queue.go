@@ -218,6 +218,8 @@ func (m *Machine) retry(in *instance, grown []sched.Candidate) {
 	best, ok := sched.PlaceBest(&req, grown, m.cfg.Plugin, in.seed())
 	switch {
 	case !ok || !m.devicesFit(&req, best.ID):
+	case in.Moving && in.Node != "" && in.exclusive() && !m.mayDisrupt(in, api.ReasonDrained, ""):
+		m.awaitDisruption(in)
 	case in.Moving && in.exclusive() && in.Node != "":
 		m.breakBeforeMake(in, api.ReasonDrained)
 	case in.Moving && in.Node != "":

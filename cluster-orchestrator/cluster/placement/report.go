@@ -323,6 +323,7 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 		m.endKeptIfReplaced(in)
 	}
 	m.observeMove(in)
+	m.endDisruption(in)
 	if now := in.view(); grew || wasReady != in.Ready || now.Digest() != before.Digest() || now.Detail != before.Detail {
 		m.changed(in)
 		if grew || ended {
@@ -330,7 +331,8 @@ func (m *Machine) observed(n *node, in *instance, o api.Observed) {
 		}
 	}
 	m.refresh(n)
-	if o.State != api.Failed {
+	m.continueDisruption(in)
+	if o.State != api.Failed || in.Node != n.Info.ID {
 		return
 	}
 	switch o.Reason {

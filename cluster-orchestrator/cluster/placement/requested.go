@@ -44,6 +44,13 @@ func (m *Machine) Move(id api.InstanceID, to api.NodeID) error {
 	if err != nil {
 		return fmt.Errorf("move %s: %w", id, err)
 	}
+	if (withVolumes || in.exclusive()) && !m.mayDisrupt(in, api.ReasonMoved, to) {
+		if strings.HasPrefix(in.Moved, api.NotMoved) { // of an earlier request
+			in.Moved = ""
+		}
+		m.changed(in)
+		return nil
+	}
 	switch {
 	case withVolumes:
 		v := moves.Begin(n.Info.ID, target.Info.ID, in.Epoch, api.ReasonMoved)
@@ -73,7 +80,7 @@ func (in *instance) requestedMove() string {
 	const text = "moves to another node by request"
 	switch {
 	case in.ended() || in.Leaving || in.Withdrawn:
-	case in.Move != nil && in.Move.Reason == api.ReasonMoved, in.movesToReservation():
+	case in.Move != nil && in.Move.Reason == api.ReasonMoved, in.movesToReservation(), in.Disruption.waits() && in.Disruption.Reason == api.ReasonMoved:
 		return text
 	case in.ByRequest && in.hasKept():
 		return text + ", and its earlier placement continues until the new one is ready"
@@ -153,6 +160,7 @@ func (m *Machine) endRequestedMove(in *instance) {
 	m.unreserve(in)
 	in.moveFailed = nil
 	in.Moved = detail // Detail is the node's, which says nothing of it
+	m.endDisruption(in)
 	m.changed(in)
 	if n := m.nodes[in.Node]; n != nil && n.Draining && !n.Silent {
 		m.evict(in)

@@ -61,12 +61,14 @@ type Machine struct {
 	changedApps      step.Queue[api.AppID]
 	changedInstances step.Queue[api.InstanceID]
 	toReconcile      step.Queue[api.ServiceID]
+	budgetsDue       step.Queue[api.ServiceID] // see TakeBudgets
+	rebudgeted       map[api.ServiceID]bool    // of budgetsDue, those whose budget has changed
 }
 
 // New returns a Machine without applications.
 func New() *Machine {
 	return &Machine{
-		apps: map[api.AppID]*App{}, services: map[api.ServiceID]*service{}, instances: map[api.InstanceID]*Instance{},
+		apps: map[api.AppID]*App{}, services: map[api.ServiceID]*service{}, instances: map[api.InstanceID]*Instance{}, rebudgeted: map[api.ServiceID]bool{},
 	}
 }
 
@@ -228,8 +230,12 @@ func (m *Machine) Apply(r *Request, next func() api.Revision) (gone []api.Servic
 				revs[id] = next()
 			}
 			differs = true
-		} else if !reflect.DeepEqual(old.Update, v.Update) || !maps.Equal(old.Labels, v.Labels) {
+		} else if !reflect.DeepEqual(old.Update, v.Update) || !reflect.DeepEqual(old.Disruption, v.Disruption) || !maps.Equal(old.Labels, v.Labels) {
 			differs = true
+			if !reflect.DeepEqual(old.Disruption, v.Disruption) {
+				m.rebudgeted[id] = true
+				m.budgetsDue.Add(id)
+			}
 		}
 		differs = differs || !had || a.Replicas[id] != want
 		delete(before, id)
@@ -259,7 +265,7 @@ func (m *Machine) Revise(id api.ServiceID, next func() api.Revision) {
 // forInstances returns the SLA without the fields that only the root reads and instances do not depend on.
 func forInstances(m *api.Microservice) api.Microservice {
 	x := *m
-	x.Update, x.Labels = nil, nil
+	x.Update, x.Labels, x.Disruption = nil, nil, nil
 	return x
 }
 

@@ -62,6 +62,10 @@ type Instance struct {
 	ScaleFault string `json:"scale_fault,omitempty"`
 	// Values are the versions of the configs and secrets that its placements have.
 	Values []wire.ValueRef `json:"values,omitempty"`
+	// Disruption is the number of the voluntary disruption that its cluster requests or carries out, and
+	// Permitted the one that the disruption budget of its service permits; 0: none.
+	Disruption api.Generation `json:"disruption,omitempty"`
+	Permitted  api.Generation `json:"permitted,omitempty"`
 
 	VolumeAt  api.ClusterID `json:"-"` // the cluster that has its local volumes; "": none has
 	VolumesMB int64         `json:"-"` // the sum of their sizes
@@ -120,8 +124,15 @@ func (in *Instance) Assignment(id api.ClusterID, wall time.Time) wire.Assignment
 	return wire.Assignment{
 		Instance: in.ID, Epoch: api.EpochOf(in.EpochAt(id).Root(), 0), SpecRev: in.SpecRev, Spec: forInstances(in.Spec),
 		Addresses: in.Addresses, Searched: in.Searched && !in.TrialAt(id), Restarts: in.Restarts, Failures: in.Failures,
-		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values, Decided: in.Decided,
+		Moves: wire.MergeMoves(in.Moves, nil, wall), Values: in.Values, Decided: in.Decided, Disrupts: in.permittedAt(id),
 	}
+}
+
+func (in *Instance) permittedAt(id api.ClusterID) api.Generation {
+	if in.TrialAt(id) {
+		return 0
+	}
+	return in.Permitted
 }
 
 func (in *Instance) event(s api.State, r api.Reason, detail string) api.Event {
@@ -258,7 +269,10 @@ func (m *Machine) MayAdopt(id api.InstanceID, firstNumber int) bool {
 }
 
 // Change marks an instance to be saved and published at the end of the step.
-func (m *Machine) Change(id api.InstanceID) { m.changedInstances.Add(id) }
+func (m *Machine) Change(id api.InstanceID) {
+	m.changedInstances.Add(id)
+	m.budgetDue(id.Service())
+}
 
 // Become sets the instance's state. It returns an event, and whether state or reason changed, so
 // that the event is due.
@@ -289,6 +303,7 @@ func (m *Machine) Assign(id api.InstanceID, at api.ClusterID, epoch api.Epoch, s
 
 func (in *Instance) forgetObserved() {
 	in.ExitCode, in.Address, in.Ready, in.Violated, in.Devices, in.Position = nil, netip.Addr{}, false, "", nil, nil
+	in.Disruption, in.Permitted = 0, 0
 }
 
 // placed adds the instance's placement to its history.
@@ -312,7 +327,7 @@ func (m *Machine) SetWithdrawn(id api.InstanceID) {
 	if n := len(in.Placements); n > 0 {
 		in.Placements[n-1].Reason = in.Reason
 	}
-	in.Cluster, in.HandedBack = "", false
+	in.Cluster, in.HandedBack, in.Disruption, in.Permitted = "", false, 0, 0
 }
 
 // StartTrial records a second placement of the instance.
@@ -459,6 +474,7 @@ func (m *Machine) EndLeaving(id api.InstanceID, at api.ClusterID) {
 // Remove deletes the record of an instance.
 func (m *Machine) Remove(id api.InstanceID) {
 	delete(m.instances, id)
+	m.budgetDue(id.Service())
 	if s := m.services[id.Service()]; s != nil {
 		delete(s.instances, id)
 	}
@@ -482,6 +498,9 @@ func (m *Machine) Observe(id api.InstanceID, o *api.Observed) (changed, ok bool)
 	}
 	if in.ScaleFault != o.ScaleFault {
 		in.ScaleFault, changed = o.ScaleFault, true
+	}
+	if in.Disruption != o.Disruption {
+		in.Disruption, in.Permitted, changed = o.Disruption, 0, true
 	}
 	if in.Spec.Schedule != nil {
 		changed = m.observeRuns(in, o) || changed
