@@ -433,6 +433,7 @@ type NodeOptions struct {
 	Disk       int64  // bytes of a separate disk; 0: none
 	Token      string // to join with; empty: a new one
 	Args       []string
+	Name       string // in an Overlay; empty: n and its number
 	// Host is the node's host; nil is this machine. Overlay also starts a netmanager, with
 	// NetArgs.
 	Host    *netlab.Host

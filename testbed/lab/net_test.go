@@ -209,8 +209,8 @@ func TestPublishedPorts(t *testing.T) {
 	t.Parallel()
 	o := lab.NewOverlay(t, lab.Options{RootArgs: []string{"--network-subnet-bits=29", "--oakestra-compat"}}) // five instances a node
 	oakestraImages(t, o)
-	for i := range 2 {
-		o.Node(o.First, netlab.None, "--address", fmt.Sprintf("203.0.113.%d", 10+i))
+	for i, name := range []string{"n0", oakestraNode} {
+		o.Site(o.First, netlab.None, lab.NodeOptions{Name: name, Args: []string{"--address", fmt.Sprintf("203.0.113.%d", 10+i)}})
 	}
 	o.Ready(o.First, 2)
 	web := o.Server("web", 2)
@@ -247,17 +247,17 @@ func TestPublishedPorts(t *testing.T) {
 }
 
 // addressesRunOut fills n0, which has the most capacity except for addresses. One of its five
-// addresses is used, and two of n1's.
+// addresses is used, and two of the other node's.
 func addressesRunOut(t *testing.T, o *lab.Overlay) {
-	o.Apply(lab.App("ballast", lab.On(lab.Needing(o.Container("ballast", 1), 3, 50), "c1", "n1")))
+	o.Apply(lab.App("ballast", lab.On(lab.Needing(o.Container("ballast", 1), 3, 50), "c1", oakestraNode)))
 	o.Wait("the ballast runs", o.Running("ballast", "ballast", 1))
-	o.Apply(lab.App("many", lab.On(o.Container("many", 6), "c1", "n0;n1")))
+	o.Apply(lab.App("many", lab.On(o.Container("many", 6), "c1", "n0;"+oakestraNode)))
 	o.Wait("all run", o.Running("many", "many", 6))
 	on := map[string]int{}
 	for _, w := range o.Service("many", "many", 6) {
 		on[w.Node]++
 	}
-	if on["n0"] != 4 || on["n1"] != 2 {
+	if on["n0"] != 4 || on[oakestraNode] != 2 {
 		t.Errorf("the instances run on %v", on)
 	}
 	o.Scale("many", "many", 8)

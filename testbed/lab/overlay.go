@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -84,7 +85,7 @@ func (o *Overlay) ClearNode(c *Cluster, single bool, netArgs ...string) *Node {
 func (o *Overlay) add(c *Cluster, h *netlab.Host, no NodeOptions) *Node {
 	o.t.Helper()
 	no.Containers, no.CPUs, no.Host, no.Overlay = true, 4, h, true
-	n := c.Node(fmt.Sprintf("n%d", len(o.Nodes)), no)
+	n := c.Node(cmp.Or(no.Name, fmt.Sprintf("n%d", len(o.Nodes))), no)
 	o.Nodes, o.Hosts = append(o.Nodes, n), append(o.Hosts, h)
 	return n
 }

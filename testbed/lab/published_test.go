@@ -55,18 +55,26 @@ func reachedAt(t *testing.T, o *lab.Overlay, outside *netlab.Host, token string,
 	}
 }
 
-const oakestraDocument = "../../api/testdata/oakestra/01-default.json"
+// The document of Oakestra's CLI, and the node of cluster c1 that it names.
+const (
+	oakestraDocument = "../../api/testdata/oakestra/53-client-and-nginx.json"
+	oakestraNode     = "worker-1"
+)
 
 // oakestraImages gives the nodes images of the names in the document, before they start.
 func oakestraImages(t *testing.T, o *lab.Overlay) {
 	t.Helper()
 	programtest.Need(t, "busybox")
+	curl := filepath.Join(t.TempDir(), "curl") // as the document calls it: curl -s URL
+	if err := os.WriteFile(curl, []byte("#!/bin/sh\nexec wget -qO- \"$2\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	for file, img := range map[string]image.Image{
-		"busybox.tar": {
-			Ref: "docker.io/library/busybox:1.37", Env: []string{"PATH=/bin"},
-			Executables: map[string]string{"bin/sh": "/usr/bin/busybox", "bin/wget": "/usr/bin/busybox", "bin/sleep": "/usr/bin/busybox"},
+		"curl.tar": {
+			Ref: "docker.io/curlimages/curl:7.82.0", Env: []string{"PATH=/bin"},
+			Executables: map[string]string{"bin/sh": "/usr/bin/busybox", "bin/wget": "/usr/bin/busybox", "bin/sleep": "/usr/bin/busybox", "bin/curl": curl},
 		},
-		"web.tar": {Ref: "registry.example.org/demo/web:1.2", Binary: o.Program, Env: []string{"PORT=80"}},
+		"nginx.tar": {Ref: "docker.io/library/nginx:latest", Binary: o.Program, Env: []string{"PORT=80"}},
 	} {
 		if err := image.WriteFile(filepath.Join(o.Containerd().Images, file), img); err != nil {
 			t.Fatal(err)
@@ -74,7 +82,7 @@ func oakestraImages(t *testing.T, o *lab.Overlay) {
 	}
 }
 
-// oakestraRuns registers the default document of Oakestra's clients, unchanged, by Oakestra's API, starts an instance
+// oakestraRuns registers the default document of Oakestra's CLI, unchanged, by Oakestra's API, starts an instance
 // of each service, and expects the server at its published port and its answers in the client's output.
 func oakestraRuns(t *testing.T, o *lab.Overlay, outside *netlab.Host) {
 	const user, password = "oak", "correct horse battery"
@@ -135,14 +143,14 @@ func oakestraRuns(t *testing.T, o *lab.Overlay, outside *netlab.Host) {
 	}
 	var apps []application
 	must("POST", "/api/application", string(text), &apps)
-	shop := slices.IndexFunc(apps, func(a application) bool { return strings.HasSuffix(a.ID, "~shop.test") }) // the answer has all of the user's
-	if shop < 0 || len(apps[shop].Services) != 2 {
-		t.Fatalf("the applications are %+v, want shop.test with two services", apps)
+	doc := slices.IndexFunc(apps, func(a application) bool { return strings.HasSuffix(a.ID, "~clientsrvr.test") }) // the answer has all of the user's
+	if doc < 0 || len(apps[doc].Services) != 2 {
+		t.Fatalf("the applications are %+v, want clientsrvr.test with two services", apps)
 	}
-	for _, id := range apps[shop].Services {
+	for _, id := range apps[doc].Services {
 		must("POST", "/api/service/"+id+"/instance", "", nil)
 	}
-	for _, id := range apps[shop].Services {
+	for _, id := range apps[doc].Services {
 		lab.Within(t, 90*time.Second, id+" runs", func() error {
 			var s struct {
 				Instances []struct{ Status string } `json:"instance_list"`
@@ -156,7 +164,7 @@ func oakestraRuns(t *testing.T, o *lab.Overlay, outside *netlab.Host) {
 			return nil
 		})
 	}
-	server, client := string(o.Tenant)+"/shop.test.server.test#0", string(o.Tenant)+"/shop.test.client.test#0"
+	server, client := string(o.Tenant)+"/clientsrvr.test.nginx.test#0", string(o.Tenant)+"/clientsrvr.test.curl.test#0"
 	lab.Within(t, time.Minute, "the server answers at its published port", func() error {
 		errs := []error{}
 		for i := range o.Nodes {
@@ -175,7 +183,7 @@ func oakestraRuns(t *testing.T, o *lab.Overlay, outside *netlab.Host) {
 		}
 		return nil
 	})
-	must("DELETE", "/api/application/"+apps[shop].ID, "", nil)
+	must("DELETE", "/api/application/"+apps[doc].ID, "", nil)
 	lab.Within(t, time.Minute, "no process of it is left", func() error {
 		for _, w := range o.Workloads() {
 			if string(w.Instance) == server || string(w.Instance) == client {
