@@ -215,8 +215,7 @@ func (in *installation) extras(t *testing.T) {
 	in.user("acme/vera", "Application_Provider")
 	b := open(t, in.URL)
 	b.signIn("acme/vera", password)
-	// Pages load their data again every 20 s or more. Without that, only the stream of events lets them follow changes.
-	b.do(chromedp.Evaluate("{ const real = setTimeout; window.setTimeout = (f, ms, ...more) => ms >= 15_000 ? 0 : real(f, ms, ...more) }", nil))
+	b.onlyEvents()
 	b.press("Resources")
 	b.press("Volumes")
 	b.shows("treeline get volumes")
@@ -268,19 +267,44 @@ func (in *installation) extras(t *testing.T) {
 	b.press("Webhooks")
 	b.shows("treeline webhook create")
 	b.fill("url", "https://hooks.invalid/treeline")
-	b.fill("kinds", "app, instance")
+	b.fill("kinds", "app, config")
 	b.press("Create webhook")
 	b.until("the secret is shown", "document.querySelector('.made code')?.innerText.length > 20")
 	b.look("webhooks")
 	b.press("https://hooks.invalid/treeline")
 	b.shows("Every event was delivered")
 	b.look("webhook")
+	if _, err := in.admin.CreateValues(ctx, api.KindConfig, "acme", api.NewValues{Name: "motd", Data: map[string][]byte{"text": []byte("hi")}}); err != nil {
+		t.Fatal(err)
+	}
+	lab.Within(t, patience, "the event is a dead letter", func() error {
+		all, err := in.admin.Webhooks(ctx)
+		if err != nil || len(all) != 1 {
+			return fmt.Errorf("webhooks: %+v, %w", all, err)
+		}
+		if len(all[0].Dead) > 0 {
+			return nil
+		}
+		err = fmt.Errorf("after %d tries: %s", all[0].Tries, all[0].Error)
+		if all[0].Next.IsZero() {
+			return err // it tries now
+		}
+		// Without the pauses between tries, of an hour and a half in all.
+		return errors.Join(err, in.admin.RetryWebhook(ctx, all[0].ID))
+	})
+	b.until("the dead letter is shown", `(([...rows]) => rows.length === 1 && rows[0].innerText.includes('motd'))(document.querySelectorAll('[aria-label="Dead letters"] tbody tr'))`)
+	b.until("the last error is shown", "document.querySelector('.facts')?.innerText.includes('Last error')")
+	b.look("webhook-dead")
+	b.press("Send again")
+	b.shows("It sends the 1 dead letter once more")
+	b.press("Send again")
 	b.press("Delete")
 	b.press("Delete")
 	b.shows("There is no such webhook.")
 	b.forgive("404")
 
 	b.press("Events")
+	b.until("an event says that the webhook failed", "[...document.querySelectorAll('[aria-label=Events] tbody tr')].some((r) => r.innerText.includes('is a dead letter after 8 tries'))")
 	b.press("Who did what")
 	b.fill("object", "secret acme/db")
 	b.until("the secret's records are shown with their user", `(([...rows]) => rows.length === 3 && rows.every((r) => r.innerText.includes('acme/vera')))(document.querySelectorAll('[aria-label=Records] tbody tr'))`)

@@ -6,7 +6,7 @@ import { Age, Command, Dangerous, DataAge, Empty, Failure, State, T, Table, useL
 import { to } from '../route';
 import { clean, memory } from '../text';
 
-const refresh = 15_000; // ms; whether a volume is in use has no event
+const refresh = 20_000; // ms; each change has an event: a volume is in use while an instance or an SLA has it
 
 function ownerOf(volume: string): string {
   return volume.slice(0, volume.lastIndexOf(':'));
@@ -33,7 +33,7 @@ export function Volumes() {
   const all = useLoaded(async () => {
     const [volumes, snapshots, instances] = await Promise.all([list<VolumeStatus>('/v1/volumes'), list<VolumeSnapshot>('/v1/snapshots'), list<Instance>('/v1/instances')]);
     return { volumes: volumes.items, snapshots: snapshots.items, nodes: new Map(instances.items.map((i) => [i.id, i.node || ''])) };
-  }, 'volumes', refresh, 'volume');
+  }, 'volumes', refresh, 'volume instance app');
   const { volumes = [], snapshots = [], nodes } = all.value || {};
   const at = (id: string) => nodes?.get(ownerOf(id)) || '';
   return (

@@ -8,7 +8,8 @@ import { TenantChoice, useTenants } from '../parts/tenant';
 import { to } from '../route';
 import { clean, count } from '../text';
 
-const refresh = 5000; // ms; deliveries have no events
+// Each event may be delivered at once, and each failure that lasts has one. The times of tries between them have none.
+const refresh = 20_000; // ms
 const how = '/docs/how-to/webhooks';
 
 function Condition({ of: w }: { of: Webhook }) {
@@ -44,7 +45,7 @@ function New({ user, done }: { user: User; done: () => void }) {
 }
 
 export function Webhooks({ user }: { user: User }) {
-  const all = useLoaded(() => list<Webhook>('/v1/webhooks'), 'webhooks', refresh, 'webhook');
+  const all = useLoaded(() => list<Webhook>('/v1/webhooks'), 'webhooks', refresh, '*');
   const rows = all.value?.items || [];
   return (
     <>
@@ -76,7 +77,7 @@ export function Webhooks({ user }: { user: User }) {
 
 export function WebhookPage({ id }: { id: string }) {
   const path = '/v1/webhooks/' + segment(id);
-  const now = useLoaded((s) => get<Webhook>(path, s), id, refresh, 'webhook');
+  const now = useLoaded((s) => get<Webhook>(path, s), id, refresh, '*');
   const w = now.value;
   const gone = now.error instanceof Refused && now.error.problem.status === 404;
   const dead = w?.dead || [];
