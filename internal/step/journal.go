@@ -139,6 +139,14 @@ func (c *Counter) Restore(data []byte) error {
 	return nil
 }
 
+// Used returns a number up to which all were returned before the step that saved the counter, or by that step. A copy
+// of its documents has everything with these numbers.
+func Used(counter []byte) (uint64, error) {
+	var c Counter
+	err := c.Restore(counter)
+	return max(c.reserved, Block+1) - Block - 1, err
+}
+
 // Next returns a number above all earlier ones. Its reservation is saved before the caller's later
 // puts.
 func (c *Counter) Next(j *Journal, kind, key string) uint64 {

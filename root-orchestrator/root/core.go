@@ -99,6 +99,7 @@ type state struct {
 	custom    *custom.Machine
 	addons    *addons.Machine
 
+	copies  bool // it is that of a Copy, which knows no liveness of clusters
 	counter step.Counter
 	clock   step.Clock
 	wall    time.Time // time of the step
@@ -217,6 +218,9 @@ func (c *Core) start() {
 	}
 	c.startRollOuts()
 	c.startNetwork()
+	if len(c.clusters.IDs()) == 0 && c.Revision() > 0 {
+		c.next() // also without clusters, the saved counter says that all earlier numbers are used
+	}
 }
 
 func (c *Core) wake() (at time.Time) {

@@ -79,7 +79,7 @@ func (s *state) PerCluster(id api.ServiceID) map[api.ClusterID]api.InstanceID {
 
 func (s *state) view(in *applications.Instance) api.Instance {
 	v := in.View()
-	v.Stale = s.clusters.Known(in.Cluster) && !s.clusters.Live(in.Cluster)
+	v.Stale = s.copies && in.Reason == api.ReasonClusterLost || s.clusters.Known(in.Cluster) && !s.clusters.Live(in.Cluster)
 	return v
 }
 

@@ -21,6 +21,12 @@ func (w *world) restore(old map[string]store.Doc) {
 	}
 	w.disk = maps.Clone(old)
 	w.disk[store.KindRestored+"\x00"+store.KeyRestored] = store.Doc{Kind: store.KindRestored, Key: store.KeyRestored, Version: 1, Data: data}
+	w.copy = NewCopy()
+	for _, d := range w.disk {
+		if err := w.copy.Adopt(d); err != nil {
+			w.t.Fatal(err)
+		}
+	}
 	w.restart()
 }
 

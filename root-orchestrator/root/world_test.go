@@ -27,6 +27,7 @@ type world struct {
 	twins map[api.ClusterID]*twin
 	last  step.Effects
 	told  []wire.ReportAck
+	copy  *Copy // of disk, which adopted each save
 }
 
 // twin is a simulated cluster with a number of slots, which runs its desired set.
@@ -62,7 +63,7 @@ type twin struct {
 }
 
 func newWorld(t testing.TB, clusters ...api.ClusterID) *world {
-	w := &world{t: t, now: epoch, disk: map[string]store.Doc{}, twins: map[api.ClusterID]*twin{}}
+	w := &world{t: t, now: epoch, disk: map[string]store.Doc{}, twins: map[api.ClusterID]*twin{}, copy: NewCopy()}
 	w.c = New(w.cfg)
 	w.do(Start{})
 	for _, id := range clusters {
@@ -134,6 +135,9 @@ func (w *world) save(docs []store.Doc) {
 		case store.Write:
 			if w.disk[k] = d; d.Data == nil {
 				delete(w.disk, k)
+			}
+			if err := w.copy.Adopt(d); err != nil {
+				w.t.Fatal(err)
 			}
 		}
 	}
@@ -248,6 +252,7 @@ func (w *world) settle() {
 	for range 4 {
 		w.round()
 	}
+	w.checkCopy()
 }
 
 func (w *world) round() {
@@ -271,6 +276,13 @@ func (w *world) pass(d time.Duration) {
 
 func (w *world) restart() {
 	w.t.Helper()
+	w.restored()
+	w.do(Start{})
+}
+
+// restored makes a core of what is stored, and returns its revision.
+func (w *world) restored() api.Revision {
+	w.t.Helper()
 	w.c = New(w.cfg)
 	var docs []store.Doc
 	for _, d := range w.disk {
@@ -279,7 +291,7 @@ func (w *world) restart() {
 	if err := w.c.Restore(docs); err != nil {
 		w.t.Fatal(err)
 	}
-	w.do(Start{})
+	return w.c.Revision()
 }
 
 const (
@@ -481,6 +493,7 @@ func TestRandomInputsWithCrashesConverge(t *testing.T) {
 				w.do(in)
 			}
 			w.checkBooks()
+			w.checkCopy()
 		}
 		for _, tw := range w.twins {
 			tw.off, tw.room, tw.slow, tw.full = false, 10, false, false

@@ -104,10 +104,34 @@ func (m *Machine) index(a *App) {
 	}
 }
 
-// RestoreApp adds a saved application.
+// RestoreApp adds a saved application. It replaces an earlier version of it.
 func (m *Machine) RestoreApp(a *App) {
+	m.ForgetApp(a.ID)
 	m.apps[a.ID] = a
 	m.index(a)
+}
+
+// ForgetApp is the reverse of RestoreApp. Its services stay while they have instances. It ignores an unknown
+// application.
+func (m *Machine) ForgetApp(id api.AppID) {
+	a := m.apps[id]
+	if a == nil {
+		return
+	}
+	for sid := range a.services() {
+		if s := m.services[sid]; s != nil {
+			s.app, s.spec = nil, nil
+			m.tidy(s)
+		}
+	}
+	delete(m.apps, id)
+}
+
+// tidy forgets a service without an application and instances.
+func (m *Machine) tidy(s *service) {
+	if s.app == nil && len(s.instances) == 0 {
+		delete(m.services, s.id)
+	}
 }
 
 // Apps returns the ids of all applications, sorted.

@@ -205,12 +205,30 @@ func (m *Machine) enter(in *Instance) {
 	m.service(in.ID.Service()).instances[in.ID] = in
 }
 
-// RestoreInstance adds a saved instance, without references to clusters that are not known.
-func (m *Machine) RestoreInstance(in *Instance, known func(api.ClusterID) bool) {
+// CopyInstance adds a saved instance as it is, or replaces an earlier version of it. It is for copies, which decide
+// nothing.
+func (m *Machine) CopyInstance(in *Instance) {
 	if in.Spec == nil {
 		in.Spec = &api.Microservice{}
 	}
 	m.enter(in)
+}
+
+// ForgetInstance is the reverse of CopyInstance. It ignores an unknown instance.
+func (m *Machine) ForgetInstance(id api.InstanceID) {
+	m.Remove(id)
+	if s := m.services[id.Service()]; s != nil {
+		m.tidy(s)
+	}
+}
+
+// RestoreInstance adds a saved instance, without references to clusters that are not known. If it had such, it
+// changes in the first step.
+func (m *Machine) RestoreInstance(in *Instance, known func(api.ClusterID) bool) {
+	m.CopyInstance(in)
+	if slices.ContainsFunc(in.Clusters(), func(id api.ClusterID) bool { return id != "" && !known(id) }) {
+		m.Change(in.ID)
+	}
 	// Earlier releases saved only the last cluster of Stopping, as Vacating.
 	if in.Vacating != "" && !slices.Contains(in.Stopping, in.Vacating) {
 		in.Stopping = append(in.Stopping, in.Vacating)
