@@ -39,6 +39,7 @@ type entry struct {
 	Takeover string   `bson:"takeover,omitempty"`
 	Start    int64    `bson:"start,omitempty"`
 	Docs     []change `bson:"docs,omitempty"`
+	More     bool     `bson:"more,omitempty"`
 }
 
 type change struct {
@@ -105,7 +106,7 @@ func checkConcerns(uri string) error {
 func position(p uint64) string { return fmt.Sprintf("%020d", p) }
 
 func encode(e shared.Entry) entry {
-	out := entry{ID: position(e.Position), Epoch: int64(e.Epoch), Takeover: e.Takeover, Start: int64(e.Start)}
+	out := entry{ID: position(e.Position), Epoch: int64(e.Epoch), Takeover: e.Takeover, Start: int64(e.Start), More: e.More}
 	for _, d := range e.Docs {
 		out.Docs = append(out.Docs, change{d.Kind, d.Key, int64(d.Version), bson.Binary{Data: d.Data}, d.Data == nil})
 	}
@@ -113,7 +114,7 @@ func encode(e shared.Entry) entry {
 }
 
 func (l *log) decode(in entry) (shared.Entry, error) {
-	e := shared.Entry{Epoch: uint64(in.Epoch), Takeover: in.Takeover, Start: uint64(in.Start)}
+	e := shared.Entry{Epoch: uint64(in.Epoch), Takeover: in.Takeover, Start: uint64(in.Start), More: in.More}
 	if _, err := fmt.Sscanf(in.ID, "%d", &e.Position); err != nil || position(e.Position) != in.ID {
 		return e, l.corrupt(in.ID, errors.New("its id is not a position"))
 	}
@@ -149,7 +150,8 @@ func (l *log) Append(ctx context.Context, e shared.Entry) (taken bool, err error
 }
 
 // At implements shared.Log. An entry never changes, so that one which a majority has is right, and only
-// that there is none has to be read from a primary that proves to be one, which takes longer.
+// that there is none has to be read from a primary that proves to be one, which takes longer. The driver goes back to no
+// earlier primary, so that what it reads afterwards is not older than that.
 func (l *log) At(ctx context.Context, p uint64) (shared.Entry, bool, error) {
 	if l.closed.Load() {
 		return shared.Entry{}, false, store.ErrClosed

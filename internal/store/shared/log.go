@@ -43,6 +43,7 @@ type Entry struct {
 	Takeover string      // who begins the epoch; empty for other entries
 	Start    uint64      // entries before this position are obsolete
 	Docs     []store.Doc // changes in order, as in store.Store.Save
+	More     bool        // the next entry of the epoch has further documents of the same save
 }
 
 // Log is what an engine provides: documents that are inserted under a key that must be free. Its methods are safe for concurrent use, and take effect between
@@ -52,7 +53,8 @@ type Log interface {
 	// a position that is free, exactly one returns taken false. Its entry is then durable on a
 	// majority of the engine's servers and is read by every later At and Entries.
 	Append(ctx context.Context, e Entry) (taken bool, err error)
-	// At returns the entry at a position; ok is false if there is none. It is linearizable.
+	// At returns the entry at a position; ok is false if there is none. It is linearizable. That there is an entry may be as
+	// old as the last call of the process that found none.
 	At(ctx context.Context, position uint64) (e Entry, ok bool, err error)
 	// Entries calls fn with all entries in the order of their positions. What it reads of the log up
 	// to any entry was there when that entry was appended, except for what is trimmed meanwhile.

@@ -119,17 +119,19 @@ func (s *Store) give() { <-s.turn }
 func (s *Store) save(ctx context.Context, docs []store.Doc) (n int, err error) {
 	versions := map[key]uint64{} // by the entry that is being made
 	var write []store.Doc
-	bytes := 0
+	bytes, more := 0, false
 	for ; n < len(docs); n++ {
 		d := docs[n]
-		if len(write) > 0 && bytes+sizeOf(d) > maxEntry {
-			break
-		}
 		version, written := versions[keyOf(d)]
 		if !written {
 			version = s.index[keyOf(d)].version
 		}
-		if version == d.Version-1 && (d.Data != nil || version > 0) {
+		next := version == d.Version-1 && (d.Data != nil || version > 0)
+		if len(write) > 0 && bytes+sizeOf(d) > maxEntry {
+			more = next
+			break
+		}
+		if next {
 			write, bytes = append(write, d), bytes+sizeOf(d)
 			versions[keyOf(d)] = d.Version
 			if d.Data == nil {
@@ -151,7 +153,7 @@ func (s *Store) save(ctx context.Context, docs []store.Doc) (n int, err error) {
 	if len(write) == 0 {
 		return n, nil
 	}
-	done, err := s.append(ctx, Entry{Start: s.start, Docs: write})
+	done, err := s.append(ctx, Entry{Start: s.start, Docs: write, More: more})
 	if err != nil {
 		return 0, err
 	}
