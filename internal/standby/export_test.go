@@ -24,3 +24,5 @@ func (r *Replica) Leave() { r.leave() }
 
 // HealthOr is the handler of a standby that passes on to next what it does not answer itself.
 var HealthOr = healthOr
+
+var ReadFirst = readFirst

@@ -177,6 +177,7 @@ type Serving struct {
 	Verifier *trust.Verifier
 	Keeper   *keeper.Keeper // of the certificate of the port
 	Parts    []daemon.Part  // run while the replica is a standby, such as keepers of further certificates
+	Reads    Reads          // nil: all requests are forwarded
 }
 
 // Await waits until this replica is active, and serves its health and forwards requests meanwhile. The
@@ -235,9 +236,19 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 		}
 		return "no other one is active yet", false
 	}
-	handler := healthOr(where, Forward(ForwardOptions{
-		Self: r.o.Self, Verifier: s.Verifier, Own: s.Keeper.GetClientCertificate, Replicas: all, Active: where, Log: log,
-	}))
+	forward := ForwardOptions{Self: r.o.Self, Verifier: s.Verifier, Own: s.Keeper.GetClientCertificate, Replicas: all, Active: where, Log: log}
+	parts := append([]daemon.Part{{Name: "certificate", Run: s.Keeper.Run}}, s.Parts...)
+	handler := Forward(forward)
+	if s.Reads != nil {
+		f := r.shares.NewFollower(s.Reads)
+		forward.Executed = func(method string) {
+			s.Reads.Forwarded(method)
+			f.Wake()
+		}
+		handler = readFirst(s.Reads, f, Forward(forward))
+		parts = append(parts, daemon.Part{Name: "copy", Run: f.Run})
+	}
+	handler = healthOr(where, handler)
 	serving, stop := context.WithCancel(ctx)
 	defer stop() // requests that last longer end by themselves
 	failed := make(chan error, 2)
@@ -252,7 +263,7 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 		daemon.Part{Name: "http", Run: func(ctx context.Context) error { return daemon.Serve(ctx, port, handler, nil) }},
 	)
 	var kept sync.WaitGroup // the active replica runs these again
-	kept.Go(func() { run(append([]daemon.Part{{Name: "certificate", Run: s.Keeper.Run}}, s.Parts...)...) })
+	kept.Go(func() { run(parts...) })
 	log.Info(kind+" is a standby until no other replica is active", "address", local, "data", r.o.Dir.Name())
 	daemon.NotifyReady(log)
 	st, err := r.shares.Await(serving, func(l shared.Lease) {

@@ -31,6 +31,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/problem"
+	"github.com/treeline-edge/treeline/internal/store/shared"
 )
 
 // clientHeader has the address and port of the client of a forwarded request.
@@ -51,7 +52,9 @@ type ForwardOptions struct {
 	Replicas *replicas.Addresses                                         // the active replica first
 	// Active describes the active replica for people; ok is false while there is none.
 	Active func() (text string, ok bool)
-	Log    *slog.Logger
+	// Executed is called when the active replica may have executed a request, before the client has the answer; nil: nobody.
+	Executed func(method string)
+	Log      *slog.Logger
 }
 
 // Refuse answers with 503 and marks the answer as a standby's.
@@ -71,6 +74,9 @@ func below(self identity.Identity) (machines, path string) {
 // Forward returns a handler that forwards requests to the active replica. It refuses those of machines
 // below and of other replicas, and all while no replica is active.
 func Forward(o ForwardOptions) http.Handler {
+	if o.Executed == nil {
+		o.Executed = func(string) {}
+	}
 	f := &forwarder{o: o, upgrades: fairshare.NewPool(upgrades, fairshare.Policy{Fixed: true})}
 	transport := func(websocket bool) http.RoundTripper {
 		return o.Replicas.Transport(keeper.NewTransport(o.Own, func() *http.Transport {
@@ -107,7 +113,12 @@ func (f *forwarder) proxy(t http.RoundTripper) http.Handler {
 			p.Out.URL.Scheme, p.Out.URL.Host = "https", "active" // Replicas has the address
 			p.Out.Header.Set(clientHeader, p.In.RemoteAddr)
 		},
+		ModifyResponse: func(resp *http.Response) error {
+			f.o.Executed(resp.Request.Method)
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			f.o.Executed(r.Method)
 			f.o.Log.Debug("request not forwarded to the active replica", "method", r.Method, "path", r.URL.Path, "err", err)
 			text, _ := f.o.Active()
 			if replicas.NotSent(err) {
@@ -146,6 +157,29 @@ func (f *forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer place.Release()
 	fairshare.ReleasePlace(r.Context()) // of a request under way
 	f.websocket.ServeHTTP(w, r)
+}
+
+// Reads answers requests at a standby from a copy of the store.
+type Reads interface {
+	shared.Copy
+	// Reads reports whether the copy may answer a request, if it is current.
+	Reads(r *http.Request) bool
+	// Answer answers such a request, or returns false and has written nothing, so that it is forwarded.
+	Answer(w http.ResponseWriter, r *http.Request) bool
+	// Forwarded says that the active replica may have executed a request, before the client has the answer.
+	Forwarded(method string)
+}
+
+// readFirst answers from the copy that f keeps if that can answer, and passes all other requests on.
+func readFirst(reads Reads, f *shared.Follower, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if reads.Reads(r) {
+			if f.Want(); reads.Answer(w, r) {
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Accept serves requests at the active replica of self. One from another replica counts as one from the client

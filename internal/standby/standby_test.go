@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/standby"
+	"github.com/treeline-edge/treeline/internal/store/shared"
+	"github.com/treeline-edge/treeline/internal/store/shared/sharedtest"
 )
 
 func must[T any](v T, err error) T {
@@ -41,6 +44,9 @@ type rig struct {
 	authority       *ca.Authority
 	verifier        *trust.Verifier
 	active, standby *httptest.Server
+
+	mu       sync.Mutex // guards executed
+	executed []string   // methods of forwarded requests
 }
 
 func newRig(t *testing.T) *rig {
@@ -73,6 +79,11 @@ func newRig(t *testing.T) *rig {
 	r.standby = serve(standby.Forward(standby.ForwardOptions{
 		Self: identity.OfRoot(), Verifier: r.verifier, Own: own(r.authority), Replicas: replicas.New(r.active.URL), Log: slog.New(slog.DiscardHandler),
 		Active: func() (string, bool) { return "the active one is " + r.active.URL, true },
+		Executed: func(method string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.executed = append(r.executed, method)
+		},
 	}))
 	return r
 }
@@ -106,6 +117,48 @@ func TestRequestsOfPeopleAreForwardedWithTheirAddress(t *testing.T) {
 	_, text, _ := ask(t, r.client(t, nil), "PUT", r.standby.URL+"/v1/apps/x", "Authorization", "Bearer tok", "Treeline-Forwarded-For", "10.9.9.9:1")
 	if !strings.HasPrefix(text, "PUT /v1/apps/x body from 127.0.0.1:") || !strings.HasSuffix(text, `as "" with "Bearer tok", peer false, true`) {
 		t.Errorf("the active replica got %q, want the request with the token and the address of the client", text)
+	}
+}
+
+// A client that has the answer to a write reads what it wrote.
+func TestACopyLearnsOfAnExecutedRequestBeforeItsClient(t *testing.T) {
+	r := newRig(t)
+	for _, method := range []string{"PUT", "GET", "DELETE"} {
+		ask(t, r.client(t, nil), method, r.standby.URL+"/v1/apps/x")
+		r.mu.Lock()
+		if n := len(r.executed); n == 0 || r.executed[n-1] != method {
+			t.Errorf("after a %s, the copy knows of %v", method, r.executed)
+		}
+		r.mu.Unlock()
+	}
+}
+
+// reads is a copy that answers as it is told.
+type reads struct {
+	shared.Copy
+	may, can bool
+}
+
+func (r reads) Reads(*http.Request) bool { return r.may }
+
+func (r reads) Forwarded(string) {}
+
+func (r reads) Answer(w http.ResponseWriter, _ *http.Request) bool {
+	if r.can {
+		w.WriteHeader(http.StatusOK)
+	}
+	return r.can
+}
+
+func TestWhatACopyDoesNotAnswerIsForwarded(t *testing.T) {
+	forward := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for _, r := range []reads{{}, {can: true}, {may: true}, {may: true, can: true}} {
+		f := shared.New(sharedtest.NewEngine().Open(), sharedtest.NewEngine().Open(), shared.Options{}).NewFollower(r)
+		w := httptest.NewRecorder()
+		standby.ReadFirst(r, f, forward).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+		if answered := w.Code == http.StatusOK; answered != (r.may && r.can) {
+			t.Errorf("%+v: answered with %d", r, w.Code)
+		}
 	}
 }
 
@@ -217,6 +270,11 @@ func TestALostAnswerIsNotMarked(t *testing.T) {
 	r := newRig(t)
 	r.active.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	status, text, h := ask(t, r.client(t, nil), "POST", r.standby.URL+"/v1/apps")
+	r.mu.Lock()
+	if fmt.Sprint(r.executed) != "[POST]" {
+		t.Errorf("a copy learns that %v may have been executed, want the POST", r.executed)
+	}
+	r.mu.Unlock()
 	if status != http.StatusServiceUnavailable || h.Get(replicas.Standby) != "" || !strings.Contains(text, "may have executed") {
 		t.Errorf("an active replica that broke off: %d %q %s, want 503 without the mark", status, h.Get(replicas.Standby), text)
 	}

@@ -104,6 +104,7 @@ type Options struct {
 type API struct {
 	opt      Options
 	core     *root.Core
+	objects  objects // core, or what a Copy has
 	owner    Owner
 	feed     *Feed
 	router   chi.Router
@@ -150,7 +151,7 @@ func New(o Options) (*API, error) {
 		o.Members = func() []api.Replica { return []api.Replica{} }
 	}
 	a := &API{
-		opt: o, core: o.Core, owner: o.Owner,
+		opt: o, core: o.Core, objects: o.Core, owner: o.Owner,
 		feed:     NewFeed(o.FeedSize, o.Core.Revision()),
 		parsing:  newParsing(),
 		shares:   newShares(o.Now),
@@ -176,6 +177,7 @@ func New(o Options) (*API, error) {
 	a.registerAuth()
 	a.registerTenants()
 	a.registerUsers()
+	a.registerReads()
 	a.registerApps()
 	a.registerRollOuts()
 	a.registerInstances()

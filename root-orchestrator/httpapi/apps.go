@@ -38,10 +38,6 @@ func (a *API) registerApps() {
 		About("What applying the document would do now, if nothing else changed: what differs, which instances would be placed, replaced, stopped, "+
 			"stay or wait, and where. It accepts and refuses what applying does, and changes nothing. Each chosen cluster is asked for its own view; "+
 			"what it cannot place goes to the next. Nodes are named to users who may see them.")), rights.AppsWrite, a.plan)
-	handle(a, a.watchable(applications.Get("/v1/apps", "List apps"), "app", rights.AppsRead), rights.AppsRead, a.listApps)
-	handle(a, applications.Get("/v1/apps/{id}", "Get app", 404), rights.AppsRead, a.getApp)
-	handle(a, applications.Get("/v1/apps/{id}/sla", "Get SLA", 404).
-		About("The application as an SLA, to change and apply: with explicit units, and the present number of instances."), rights.AppsRead, a.getSLA)
 	answer(a, applications.Get("/v1/apps/{id}/latency", "Get latencies", 404).
 		About("The round trips of the links whose latency the application's SLA bounds, as the clusters know them now, in the order of the instances: "+
 			"measured by the TCP connections between the instances, or estimated by the coordinates of their nodes. At most 1024."), rights.AppsRead, a.latencies)
@@ -49,8 +45,6 @@ func (a *API) registerApps() {
 		About("Withdraws all instances. The application is removed when the last one has stopped. The answer is what is left of it.")
 	remove.DefaultStatus = http.StatusAccepted
 	handle(a, remove, rights.AppsWrite, a.deleteApp)
-	handle(a, a.watchable(applications.Get("/v1/services", "List services"), "service", rights.AppsRead), rights.AppsRead, a.listServices)
-	handle(a, applications.Get("/v1/services/{id}", "Get service", 404), rights.AppsRead, a.getService)
 	handle(a, applications.Put("/v1/services/{id}/scale", "Set scale", 404, 409, 412, 428).
 		About("Sets how many instances the service should have."), rights.AppsWrite, a.scale(true))
 	handle(a, applications.Post("/v1/services/{id}/scale", "Scale", 404, 409, 412).
@@ -216,14 +210,14 @@ func parseSLA(doc []byte) (api.SLA, error) {
 
 func (a *API) listApps(ctx context.Context, p rights.Principal, in *ListInput) (*listOut[api.App], error) {
 	return list(ctx, a, p, in, listing[api.App]{
-		path: "/v1/apps", action: rights.AppsRead, all: a.core.Apps,
+		path: "/v1/apps", action: rights.AppsRead, all: a.objects.Apps,
 		tenant: func(o api.App) api.Tenant { return o.Tenant },
 		id:     func(o api.App) string { return string(o.ID) },
 	})
 }
 
 func (a *API) getApp(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.App], error) {
-	app, err := read(ctx, a, p, rights.AppsRead, "application", api.AppID(api.FromPath(in.ID)), a.core.App)
+	app, err := read(ctx, a, p, rights.AppsRead, "application", api.AppID(api.FromPath(in.ID)), a.objects.App)
 	return object(app, app.Revision, in.IfNoneMatch), err
 }
 
@@ -235,11 +229,11 @@ type slaOut struct {
 
 func (a *API) getSLA(ctx context.Context, p rights.Principal, in *objectIn) (*slaOut, error) {
 	app, err := read(ctx, a, p, rights.AppsRead, "application", api.AppID(api.FromPath(in.ID)), func(id api.AppID) (api.App, bool) {
-		app, ok := a.core.App(id)
+		app, ok := a.objects.App(id)
 		app.Spec.Services = slices.Clone(app.Spec.Services)
 		for i := range app.Spec.Services {
 			m := &app.Spec.Services[i]
-			if s, ok := a.core.Service(id.Service(m.Name, m.Namespace)); ok && m.Completions == 0 && m.Scale == nil {
+			if s, ok := a.objects.Service(id.Service(m.Name, m.Namespace)); ok && m.Completions == 0 && m.Scale == nil {
 				m.Replicas = &s.Replicas
 			}
 		}
@@ -275,14 +269,14 @@ func (a *API) deleteApp(ctx context.Context, p rights.Principal, in *ChangeInput
 
 func (a *API) listServices(ctx context.Context, p rights.Principal, in *ListInput) (*listOut[api.Service], error) {
 	return list(ctx, a, p, in, listing[api.Service]{
-		path: "/v1/services", action: rights.AppsRead, all: a.core.Services,
+		path: "/v1/services", action: rights.AppsRead, all: a.objects.Services,
 		tenant: func(o api.Service) api.Tenant { return o.ID.Tenant() },
 		id:     func(o api.Service) string { return string(o.ID) },
 	})
 }
 
 func (a *API) getService(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Service], error) {
-	s, err := read(ctx, a, p, rights.AppsRead, "service", api.ServiceID(api.FromPath(in.ID)), a.core.Service)
+	s, err := read(ctx, a, p, rights.AppsRead, "service", api.ServiceID(api.FromPath(in.ID)), a.objects.Service)
 	return object(s, s.Revision, in.IfNoneMatch), err
 }
 

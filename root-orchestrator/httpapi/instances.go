@@ -22,8 +22,6 @@ import (
 
 func (a *API) registerInstances() {
 	instances := rest.Tag("instances")
-	handle(a, a.watchable(instances.Get("/v1/instances", "List instances"), "instance", rights.AppsRead), rights.AppsRead, a.listInstances)
-	handle(a, instances.Get("/v1/instances/{id}", "Get instance", 404), rights.AppsRead, a.getInstance)
 	answer(a, instances.Get("/v1/instances/{id}/why", "Explain instance", 404).
 		About("Why the instance is where it is, or nowhere, at both tiers. Nodes are named to users who may see them."), rights.AppsRead, a.why)
 	answer(a, instances.Post("/v1/instances/{id}/move", "Move instance", 404, 409, 503, 504).About(access.AboutMove), rights.ClustersRead, a.move)
@@ -65,7 +63,7 @@ func (a *API) listInstances(ctx context.Context, p rights.Principal, in *struct 
 },
 ) (*listOut[api.Instance], error) {
 	out, err := list(ctx, a, p, &in.ListInput, listing[api.Instance]{
-		path: "/v1/instances", action: rights.AppsRead, all: a.core.Instances, key: instanceKey,
+		path: "/v1/instances", action: rights.AppsRead, all: a.objects.Instances, key: instanceKey,
 		tenant: func(o api.Instance) api.Tenant { return o.ID.Tenant() },
 		id:     func(o api.Instance) string { return string(o.ID) },
 		only: func(o api.Instance) bool {
@@ -83,7 +81,7 @@ func (a *API) listInstances(ctx context.Context, p rights.Principal, in *struct 
 
 // instance returns an instance on which the principal may do the action.
 func (a *API) instance(ctx context.Context, p rights.Principal, action rights.Action, segment string) (api.Instance, error) {
-	return read(ctx, a, p, action, "instance", api.InstanceFromPath(segment), a.core.Instance)
+	return read(ctx, a, p, action, "instance", api.InstanceFromPath(segment), a.objects.Instance)
 }
 
 func (a *API) getInstance(ctx context.Context, p rights.Principal, in *objectIn) (*objectOut[api.Instance], error) {

@@ -99,7 +99,7 @@ func list[T any](ctx context.Context, a *API, p rights.Principal, in *ListInput,
 	}
 	var all []T
 	var rev api.Revision
-	if err := a.owner.Read(ctx, func() { all, rev = l.all(tenant), a.core.Revision() }); err != nil {
+	if err := a.owner.Read(ctx, func() { all, rev = l.all(tenant), a.objects.Revision() }); err != nil {
 		return nil, err
 	}
 	key := l.id

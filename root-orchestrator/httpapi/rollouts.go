@@ -13,8 +13,6 @@ func (a *API) registerRollOuts() {
 	rollouts := rest.Tag("rollouts")
 	answer(a, rollouts.Get("/v1/services/{id}/rollout", "Get rollout", 404).
 		About("The newest roll-out of the service: its state, its counts and what it waits for."), rights.AppsRead, a.getRollOut)
-	answer(a, rollouts.Get("/v1/services/{id}/rollout/history", "Get rollout history", 404).
-		About("The versions of the service, the oldest first. The newest ten are kept."), rights.AppsRead, a.rollOutHistory)
 	for _, r := range []struct {
 		action      root.RollOutAction
 		name, about string
@@ -44,7 +42,7 @@ func (a *API) getRollOut(ctx context.Context, p rights.Principal, in *ServiceInp
 }
 
 func (a *API) rollOutHistory(ctx context.Context, p rights.Principal, in *ServiceInput) (api.RollOutHistory, error) {
-	return read(ctx, a, p, rights.AppsRead, "service", in.service(), a.core.RollOutHistory)
+	return read(ctx, a, p, rights.AppsRead, "service", in.service(), a.objects.RollOutHistory)
 }
 
 func (a *API) undoRollOut(ctx context.Context, p rights.Principal, in *struct {

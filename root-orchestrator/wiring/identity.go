@@ -57,7 +57,7 @@ func openIdentity(cfg Config, dir *os.Root, authority *ca.Authority, st store.St
 	}
 	id.sealer = seal.New(keys)
 	id.signing, err = signing.Open(signing.Options{
-		Store: st, Loaded: loaded, Ring: id.ring, Sealer: id.sealer, Log: log, Now: time.Now,
+		Store: st, Loaded: loaded, Ring: id.ring, Sealer: id.sealer, Share: cfg.Replica, Log: log, Now: time.Now,
 		File: func(text []byte) error { return ca.WriteFile(dir, ringFile, text, 0o600) },
 	})
 	if err != nil {

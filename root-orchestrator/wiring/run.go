@@ -23,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/storemark"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/installer"
@@ -240,7 +241,14 @@ func awaitActive(ctx context.Context, cfg Config, dir *os.Root, rep *standby.Rep
 	if _, err := openRing(dir, false, log); err != nil {
 		return nil, err
 	}
-	if _, err := seal.KeyFile(dir, valuesKeyFile, false); err != nil {
+	keys, err := seal.KeyFile(dir, valuesKeyFile, false)
+	if err != nil {
+		return nil, err
+	}
+	reads, err := httpapi.NewCopy(httpapi.CopyOptions{
+		Ring: func() (*jwt.Ring, error) { return openRing(dir, false, log) }, Sealer: seal.New(keys), Log: log,
+	})
+	if err != nil {
 		return nil, err
 	}
 	authority, err := openAuthority(dir, false)
@@ -255,7 +263,7 @@ func awaitActive(ctx context.Context, cfg Config, dir *os.Root, rep *standby.Rep
 	if err := ca.WriteFile(dir, CAFile, rootPEM(authority), 0o644); err != nil {
 		return nil, err
 	}
-	return rep.Await(ctx, standby.Serving{Verifier: trust.New(authority.Root()), Keeper: keeper})
+	return rep.Await(ctx, standby.Serving{Verifier: trust.New(authority.Root()), Keeper: keeper, Reads: reads})
 }
 
 // openStore opens the store, and removes the address of an earlier process once no other process

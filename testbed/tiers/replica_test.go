@@ -175,6 +175,23 @@ func (r *replica) get(path string) (status int, body string) {
 	return resp.StatusCode, string(b)
 }
 
+// age returns the age of a list of applications, "" if it has none.
+func (r *replica) age(token, cacheControl string) string {
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, "https://"+r.all[0]+"/v1/apps", http.NoBody)
+	check(r.t, err)
+	req.Header.Set("Authorization", "Bearer "+token)
+	if cacheControl != "" {
+		req.Header.Set("Cache-Control", cacheControl)
+	}
+	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	resp, err := c.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	return resp.Header.Get("Age")
+}
+
 func (r *replica) active() bool {
 	status, text := r.get("/readyz?verbose")
 	return status == http.StatusOK && strings.Contains(text, "[+] role active ok")
@@ -343,6 +360,13 @@ func TestReplicasTakeOver(t *testing.T) {
 	if code, out := p.treeline("", "tenant", "create", "acme", "--addr", "https://"+standby.all[0], "--config", config); code != 0 {
 		t.Errorf("a command at the standby: %d %s", code, out)
 	}
+
+	token, err := p.tok.Token(t.Context(), "")
+	check(t, err)
+	eventually(t, "a standby that lists from its copy, and forwards what must be new", func() bool {
+		_, standby = p.onlyActive()
+		return standby.age(token, "") == "1" && standby.age(token, "no-cache") == "" && standby.age("unknown", "") == ""
+	})
 
 	shows := func(active, other *replica, state api.ReplicaState) {
 		t.Helper()

@@ -158,8 +158,8 @@ func New(o Options) (*Service, error) {
 		codes:   docs.New[codeDoc](KindOTP, o.Store),
 		refresh: docs.New[refreshDoc](KindRefresh, o.Store),
 	}
-	for _, take := range []func([]store.Doc) error{s.tenants.Load, s.users.Load, s.pats.Load, s.codes.Load, s.refresh.Load} {
-		if err := take(o.Loaded); err != nil {
+	for _, d := range o.Loaded {
+		if err := s.Adopt(d); err != nil {
 			return nil, fmt.Errorf("load the accounts: %w", err)
 		}
 	}
@@ -167,6 +167,17 @@ func New(o Options) (*Service, error) {
 		s.revoked.Raise(d.Mark)
 	}
 	return s, nil
+}
+
+// Adopt adds or replaces a stored document, or removes one without Data. It ignores other kinds. After New, it is for a
+// copy of the accounts that another process changes; Authenticate is all that a copy is used for.
+func (s *Service) Adopt(d store.Doc) error {
+	for _, take := range []func(store.Doc) error{s.tenants.Adopt, s.users.Adopt, s.pats.Adopt, s.codes.Adopt, s.refresh.Adopt} {
+		if err := take(d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Revocations returns the log of revocations since the service's start: of users that were

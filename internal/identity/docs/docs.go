@@ -50,14 +50,20 @@ func New[T any](kind string, st store.Store) *Table[T] {
 // table is used.
 func (t *Table[T]) Load(docs []store.Doc) error {
 	for _, d := range docs {
-		if d.Kind != t.kind {
-			continue
-		}
-		if err := t.apply(d); err != nil {
+		if err := t.Adopt(d); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Adopt adds or replaces a document that was loaded, or that another process has saved, or removes one without Data. It
+// ignores documents of other kinds.
+func (t *Table[T]) Adopt(d store.Doc) error {
+	if d.Kind != t.kind {
+		return nil
+	}
+	return t.apply(d)
 }
 
 func (t *Table[T]) Get(key string) (T, bool) {

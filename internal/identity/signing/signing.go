@@ -42,6 +42,7 @@ type Options struct {
 	Loaded []store.Doc
 	Ring   *jwt.Ring // of the key file; Open replaces its keys by those in the store
 	Sealer *seal.Sealer
+	Share  bool                    // saves keys that were never rotated, too, so that standbys know that theirs are the same
 	File   func(text []byte) error // writes the key file, for earlier releases
 	Log    *slog.Logger
 	Now    func() time.Time
@@ -66,20 +67,46 @@ func Open(o Options) (*Keys, error) {
 		return nil, err
 	}
 	d, ok := k.table.Get(key)
-	if !ok {
+	switch {
+	case !ok && o.Share:
+		return k, k.use(context.Background(), o.Ring)
+	case !ok:
 		return k, nil
 	}
-	v, err := o.Sealer.Open(label, d.Sealed)
+	err := d.to(o.Ring, o.Sealer, o.Now())
 	if err == nil {
-		var ring *jwt.Ring
-		if ring, err = jwt.ParseRing(v.Data[key]); err == nil {
-			o.Ring.Use(ring)
-			o.Ring.Expire(o.Now(), keep)
-			return k, nil
-		}
+		return k, nil
 	}
 	o.Log.Warn("token keys in the store cannot be read, creating new ones; all sessions and tokens are invalid", "err", err)
 	return k, k.use(context.Background(), jwt.NewRing(o.Now()))
+}
+
+// to replaces the keys of a ring.
+func (s sealed) to(ring *jwt.Ring, by *seal.Sealer, now time.Time) error {
+	v, err := by.Open(label, s.Sealed)
+	if err != nil {
+		return err
+	}
+	keys, err := jwt.ParseRing(v.Data[key])
+	if err != nil {
+		return err
+	}
+	ring.Use(keys)
+	ring.Expire(now, keep)
+	return nil
+}
+
+// Adopt replaces the keys of the ring of a copy by those of a document that another process has saved.
+func Adopt(ring *jwt.Ring, by *seal.Sealer, d store.Doc, now time.Time) error {
+	t := docs.New[sealed](Kind, nil)
+	if err := t.Adopt(d); err != nil {
+		return err
+	}
+	s, ok := t.Get(key)
+	if !ok {
+		return fmt.Errorf("read the signing keys: the document has none: %w", api.ErrNotFound)
+	}
+	return s.to(ring, by, now)
 }
 
 // Public returns the keys that verify tokens now.

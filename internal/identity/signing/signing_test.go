@@ -25,6 +25,8 @@ type replica struct {
 	file []byte
 	now  time.Time
 	ring *jwt.Ring
+
+	share bool
 }
 
 func newReplica(t *testing.T, st store.Store) *replica {
@@ -60,7 +62,7 @@ func (r *replica) open() *signing.Keys {
 		r.t.Fatal(err)
 	}
 	k, err := signing.Open(signing.Options{
-		Store: r.st, Loaded: loaded, Ring: r.ring, Sealer: seal.New(r.wrap), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return r.now },
+		Store: r.st, Loaded: loaded, Ring: r.ring, Sealer: seal.New(r.wrap), Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return r.now }, Share: r.share,
 		File: func(text []byte) error { r.file = text; return nil },
 	})
 	if err != nil {
@@ -111,6 +113,42 @@ func TestAllReplicasHaveTheKeys(t *testing.T) {
 	}
 	if all := other.Status(); len(all) != 2 || all[1].Ends.IsZero() {
 		t.Errorf("the keys are %+v, want two, of which the earlier one ends", all)
+	}
+}
+
+// TestAStandbyHasTheKeysOfTheStore also if they were never rotated, and none of others.
+func TestAStandbyHasTheKeysOfTheStore(t *testing.T) {
+	a := newReplica(t, mem.New())
+	a.share = true
+	k := a.open()
+	ring := jwt.NewRing(start)
+	adopt := func() error {
+		loaded, err := store.Load(t.Context(), a.st)
+		if err != nil || len(loaded) != 1 {
+			t.Fatalf("the store has %d documents, %v, want the keys", len(loaded), err)
+		}
+		return signing.Adopt(ring, seal.New(a.wrap), loaded[0], a.now)
+	}
+	for _, rotated := range []bool{false, true} {
+		before := a.sign()
+		if rotated {
+			if err := k.Rotate(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := adopt(); err != nil {
+			t.Fatal(err)
+		}
+		if !verifies(ring.Public(), a.sign(), a.now) || verifies(ring.Public(), before, a.now) == rotated {
+			t.Errorf("rotated %t: the standby does not have the keys of the active replica", rotated)
+		}
+	}
+	a.wrap = newWrapper(t)
+	if err := adopt(); err == nil {
+		t.Error("keys that cannot be decrypted are accepted")
+	}
+	if err := signing.Adopt(ring, seal.New(a.wrap), store.Doc{Kind: signing.Kind, Key: "keys", Version: 3}, a.now); err == nil {
+		t.Error("deleted keys are accepted")
 	}
 }
 
