@@ -273,6 +273,39 @@ type SigningKey struct {
 	Ends     time.Time `json:"ends,omitzero"`     // when the last token that it may have signed has ended, and it verifies no more
 }
 
+// The states of a rotation of the key of a cluster's certificate authority.
+const (
+	AuthorityRequested = "requested" // the new key has no certificate of the root yet
+	AuthorityAnnounced = "announced" // it has one, and the external broker does not accept it yet
+	AuthoritySigning   = "signing"   // it signs, and certificates of the earlier key are valid
+	AuthorityRetired   = "retired"   // certificates of earlier keys are refused
+)
+
+// Authority is the certificate authority of a cluster and the rotation of its key.
+type Authority struct {
+	Generation uint64    `json:"generation" doc:"How many keys the authority had before the one that signs."`
+	State      string    `json:"state,omitempty" enum:"requested,announced,signing,retired" doc:"Of the last rotation; empty: the key was never replaced."`
+	Since      time.Time `json:"since,omitzero" doc:"When the last rotation began."`
+	Ends       time.Time `json:"ends" doc:"When the authority's certificate expires, unless it is renewed before."`
+	Waits      string    `json:"waits,omitempty" doc:"Why the new key does not sign yet."`
+	// Behind are the nodes without a certificate of the key that signs, and after the earlier keys were retired, those whose
+	// certificate does not say so.
+	Behind []AuthorityBehind `json:"behind,omitempty" doc:"The nodes that have not renewed their certificate since. The cluster asks those that are connected, a few at a time."`
+}
+
+// AuthorityBehind is a node without a certificate of the newest generation.
+type AuthorityBehind struct {
+	Node       NodeID `json:"node"`
+	Generation uint64 `json:"generation" doc:"Of the authority that has issued its certificate."`
+	Error      string `json:"error,omitempty" doc:"Why its last renewal failed."`
+}
+
+// RotateAuthority is the request POST /v1/system/authority.
+type RotateAuthority struct {
+	Retire      bool     `json:"retire,omitempty" doc:"Retire the earlier keys. Without it: replace the key."`
+	LeaveBehind []NodeID `json:"leave_behind,omitempty" maxItems:"10000" doc:"With retire: nodes that lose their access, if they have not renewed their certificate. They must be deleted and join again."`
+}
+
 // RotateKey is the request POST /v1/system/keys.
 type RotateKey struct {
 	RevokeTokens bool `json:"revoke_tokens,omitempty" doc:"Drop the earlier keys at once, after a theft: all sessions and personal tokens end."`

@@ -18,7 +18,7 @@ import (
 // is away.
 var ownCommands = []string{
 	"get nodes", "get instances", "get replicas", "ps", "ui", "top", "describe node", "cordon", "uncordon", "drain", "move instance", "cap node", "delete node",
-	"logs", "exec", "attach", "port-forward", "cp", "events", "net", "snapshot save", "snapshot schedule", "snapshot accept", "token create", "token list", "token revoke", "logout",
+	"logs", "exec", "attach", "port-forward", "cp", "events", "net", "snapshot save", "snapshot schedule", "snapshot accept", "rotate cluster-ca", "token create", "token list", "token revoke", "logout",
 }
 
 func served(cmd *cobra.Command) bool {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"time"
@@ -69,6 +70,92 @@ minute of the first new token that they get, otherwise within an hour.`,
 	cmd.Flags().BoolVar(&list, "list", false, "show the keys and change nothing")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	group := &cobra.Command{Use: "rotate", Short: "Replace keys of the installation"}
-	group.AddCommand(cmd)
+	group.AddCommand(cmd, c.rotateClusterCA())
 	return group
+}
+
+const authorityPath = "/v1/system/authority"
+
+// maxBehind is the number of nodes that are shown.
+const maxBehind = 20
+
+func (c *cli) rotateClusterCA() *cobra.Command {
+	var list, retire, yes bool
+	var leave []string
+	cmd := &cobra.Command{
+		Use: "cluster-ca", Short: "Replace the key of a cluster's certificate authority", Args: cobra.NoArgs,
+		Long: `Replace the key with which a cluster signs the certificates of its nodes. It is for the
+operator of the cluster, with a context of the cluster's own API, and needs the root.
+
+The root certifies a new key, which signs from then on. The cluster asks all connected nodes
+to renew their certificates, a few at a time; nothing is interrupted. With an external broker,
+the new key signs when the broker trusts it. When --list shows no nodes any more, --retire
+has the certificates of the earlier key refused everywhere.
+
+A node that was not connected keeps its old certificate. --leave-behind retires the key without
+it; to be used again, it must be deleted and join with a new token.`,
+		Example: `  treeline rotate cluster-ca
+  treeline rotate cluster-ca --list
+  treeline rotate cluster-ca --retire
+  treeline rotate cluster-ca --retire --leave-behind n7,n8`,
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			switch {
+			case c.own() == "":
+				return usage("the cluster itself rotates its key: sign in to it with treeline login https://HOST:PORT --cluster NAME --token-file FILE")
+			case list && (retire || len(leave) > 0):
+				return usage("give either --list or --retire")
+			case len(leave) > 0 && !retire:
+				return usage("--leave-behind is for --retire")
+			}
+			if retire {
+				if err := c.confirm(yes, "Certificates of the earlier key are refused from now on."); err != nil {
+					return err
+				}
+			}
+			if !list {
+				body := api.RotateAuthority{Retire: retire}
+				for _, n := range leave {
+					body.LeaveBehind = append(body.LeaveBehind, api.NodeID(n))
+				}
+				if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: authorityPath, Body: body}, nil); err != nil {
+					return err
+				}
+			}
+			var s api.Authority
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: authorityPath}, &s); err != nil {
+				return err
+			}
+			showAuthority(p, s)
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&list, "list", false, "show the rotation and change nothing")
+	cmd.Flags().BoolVar(&retire, "retire", false, "have certificates of the earlier key refused")
+	cmd.Flags().StringSliceVar(&leave, "leave-behind", nil, "with --retire: nodes that lose their access if they have not renewed")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return cmd
+}
+
+func showAuthority(p output.Printer, s api.Authority) {
+	state := map[string]string{
+		"":                     "was never replaced",
+		api.AuthorityRequested: "the root has not certified the new key yet",
+		api.AuthorityAnnounced: "the new key does not sign yet",
+		api.AuthoritySigning:   "the new key signs, the earlier one is valid",
+		api.AuthorityRetired:   "earlier keys are retired",
+	}[s.State]
+	p.Printf("generation %d: %s\n", s.Generation, cmp.Or(state, output.Clean(s.State)))
+	if s.Waits != "" {
+		p.Printf("waits: %s\n", output.Clean(s.Waits))
+	}
+	if s.State != api.AuthoritySigning && s.State != api.AuthorityRetired {
+		return
+	}
+	p.Printf("%d nodes have not renewed their certificates since\n", len(s.Behind))
+	for _, b := range s.Behind[:min(len(s.Behind), maxBehind)] {
+		p.Printf("  %s  generation %d  %s\n", output.Clean(string(b.Node)), b.Generation, output.Clean(b.Error))
+	}
+	if more := len(s.Behind) - maxBehind; more > 0 {
+		p.Printf("  and %d more\n", more)
+	}
 }

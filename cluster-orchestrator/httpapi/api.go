@@ -53,6 +53,13 @@ type Nodes interface {
 	Connect(ctx context.Context, n api.NodeID, r wire.StreamRequest) (io.ReadWriteCloser, error)
 }
 
+// Authority rotates the key of the cluster's certificate authority. Errors: see package rotation.
+type Authority interface {
+	Status() (api.Authority, error)
+	Begin(ctx context.Context, by string) error
+	Retire(ctx context.Context, by string, leave []api.NodeID) error
+}
+
 // Options configure an API.
 type Options struct {
 	Core   *cluster.Core
@@ -76,6 +83,7 @@ type Options struct {
 	Snapshots        *snapshot.Taker
 	Recipients       []string // of snapshots, by the cluster's configuration
 	Scheduled        *schedule.Runner
+	Authority        Authority
 	Members          func() []api.Replica // all replicas of this cluster; nil: there are none
 	Observe          rest.Observe         // of requests; nil: none
 	Version          string

@@ -22,6 +22,7 @@ var elsewhere = map[string]string{
 
 	"takeScheduledSnapshot": "needs a schedule",
 	"acceptRestore":         "needs a restored cluster",
+	"rotateAuthority":       "needs a root",
 }
 
 // recordsFor returns the records that a person may read, as "<kind> <tenant>/<object> <text>".

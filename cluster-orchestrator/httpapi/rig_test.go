@@ -101,7 +101,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 			}
 			return r.caller(token)
 		},
-		Log: slog.New(slog.DiscardHandler),
+		Authority: noRoot{}, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range with {
 		f(&o)

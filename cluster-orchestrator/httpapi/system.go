@@ -46,11 +46,34 @@ func (a *API) registerSystem() {
 			}
 			return page, nil
 		})
+	answer(a, rest.Tag("system").Get("/v1/system/authority", "Get the cluster's certificate authority").Named("getAuthority").
+		About("The generation of its key, the last rotation, and the nodes that it waits for. For the cluster's operator."), rights.SystemRead,
+		func(ctx context.Context, p rights.Principal, _ *rest.None) (out api.Authority, err error) {
+			if err := operatorOnly(ctx, p, "read the certificate authority"); err != nil {
+				return out, err
+			}
+			return a.opt.Authority.Status()
+		})
+	act(a, rest.Tag("system").Post("/v1/system/authority", "Rotate the key of the cluster's certificate authority", 409, 503).Named("rotateAuthority").
+		About("The root certifies a new key, which signs from then on, and nodes are asked to renew their certificates. With retire, certificates of earlier keys are refused everywhere; it is refused while nodes without a new certificate are not in leave_behind. For the cluster's operator."), rights.SystemWrite, a.rotateAuthority)
 	answer(a, rest.Tag("system").Get("/v1/system/restore", "Get the state after a restore").Named("getRestore").
 		About("After a restore from a snapshot, nodes keep what they run until the root has sent what it wants, all nodes have reported, and all that they run has a record, or until the operator accepts it. Unknown has the instances that stop then. For the cluster's operator."),
 		rights.SystemRead, a.restoreState)
 	act(a, rest.Tag("system").Post("/v1/system/restore", "Accept a restore", 409, 503).Named("acceptRestore").
 		About("Nodes get assignments again, and stop the instances that neither the root nor the cluster has a record of. For the cluster's operator."), rights.SystemWrite, a.acceptRestore)
+}
+
+func (a *API) rotateAuthority(ctx context.Context, p rights.Principal, in *rest.Body[api.RotateAuthority]) error {
+	if err := operatorOnly(ctx, p, "rotate the key of the certificate authority"); err != nil {
+		return err
+	}
+	if !in.Body.Retire && len(in.Body.LeaveBehind) > 0 {
+		return fmt.Errorf("leave_behind is for retire: %w", api.ErrInvalid)
+	}
+	if in.Body.Retire {
+		return a.opt.Authority.Retire(ctx, p.User, in.Body.LeaveBehind)
+	}
+	return a.opt.Authority.Begin(ctx, p.User)
 }
 
 func (a *API) restoreState(ctx context.Context, p rights.Principal, _ *rest.None) (out api.RestoreState, err error) {

@@ -1,6 +1,8 @@
 package httpapi_test
 
 import (
+	"context"
+	"crypto/x509"
 	"net/http"
 	"os"
 	"strings"
@@ -40,7 +42,7 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 		r := newRig(t, func(o *httpapi.Options) {
 			o.Recipients = c.configured
 			o.Snapshots = snapshot.NewTaker(snapshot.Options{
-				Dir: dir, Tier: snapshot.Cluster, Cluster: "munich", Authority: authority.Pair().Chain[0], All: view.New(mem.New()).All,
+				Dir: dir, Tier: snapshot.Cluster, Cluster: "munich", Authority: func() *x509.Certificate { return authority.Pair().Chain[0] }, All: view.New(mem.New()).All,
 			})
 		})
 		for who, want := range map[string]int{"own": 200, "named": 200, "admin": 403, "guest": 403, "otto": 403, "nobody": 401} {
@@ -58,11 +60,19 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 			if got := r.raw(who, "GET", "/v1/replicas", ""); got.Code != want {
 				t.Errorf("%s lists the replicas: got %d %s, want %d", who, got.Code, got.Body, want)
 			}
+			if got := r.raw(who, "GET", "/v1/system/authority", ""); got.Code != want {
+				t.Errorf("%s reads the certificate authority: got %d %s, want %d", who, got.Code, got.Body, want)
+			}
 			if got := r.raw(who, "GET", "/v1/system/restore", ""); got.Code != want {
 				t.Errorf("%s reads the state after a restore: got %d %s, want %d", who, got.Code, got.Body, want)
 			}
 			if want == http.StatusOK {
 				want = http.StatusConflict // it is not restored
+			}
+			for _, body := range []string{`{}`, `{"retire":true,"leave_behind":["n1"]}`} {
+				if got := r.raw(who, "POST", "/v1/system/authority", body); got.Code != want {
+					t.Errorf("%s rotates the certificate authority with %s: got %d %s, want %d", who, body, got.Code, got.Body, want)
+				}
 			}
 			if got := r.raw(who, "POST", "/v1/system/restore", ""); got.Code != want {
 				t.Errorf("%s accepts a restore: got %d %s, want %d", who, got.Code, got.Body, want)
@@ -84,3 +94,10 @@ func TestSnapshotsAreForTheOperator(t *testing.T) {
 		}
 	}
 }
+
+// noRoot is an authority whose root is away: nothing changes.
+type noRoot struct{}
+
+func (noRoot) Status() (api.Authority, error)                     { return api.Authority{}, nil }
+func (noRoot) Begin(context.Context, string) error                { return api.ErrConflict }
+func (noRoot) Retire(context.Context, string, []api.NodeID) error { return api.ErrConflict }

@@ -3,6 +3,8 @@ package nodelink
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,6 +32,8 @@ type member struct {
 	Node  api.NodeID `json:"node"`
 	Since time.Time  `json:"since"` // certificates made at this time or later are accepted
 	Key   string     `json:"key"`   // fingerprint of the key with which the node joined
+	// Issuer is the newest generation of the cluster's authority with a certificate of which the node connected.
+	Issuer identity.Generation `json:"issuer,omitzero"`
 }
 
 func NewMembers(st store.Store, loaded []store.Doc, c api.ClusterID, v *trust.Verifier) (*Members, error) {
@@ -54,7 +58,45 @@ func (m *Members) Node(cs tls.ConnectionState) (api.NodeID, error) {
 	if ca.IssuedAt(cs.PeerCertificates[0]).Before(known.Since) {
 		return "", fmt.Errorf("certificate of node %s is of an earlier node with this name: %w", id.Node, api.ErrForbidden)
 	}
+	m.note(id.Node, known, cs.PeerCertificates)
 	return id.Node, nil
+}
+
+const noteTime = 10 * time.Second // to save the generation of a node's certificate
+
+// note records that a node uses a certificate of a newer generation of the authority. If it cannot, the next connection
+// repeats it. A node that shows another certificate than that of its issuer loses only its own access.
+func (m *Members) note(n api.NodeID, known member, chain []*x509.Certificate) {
+	if len(chain) < 2 {
+		return
+	}
+	g, err := identity.GenerationOf(chain[1])
+	if err != nil || !known.Issuer.Before(g) || chain[0].CheckSignatureFrom(chain[1]) != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), noteTime)
+	defer cancel()
+	_ = m.table.Update(ctx, string(n), func(old member, ok bool) (member, error) {
+		if !ok || !old.Issuer.Before(g) {
+			return old, errKnown
+		}
+		old.Issuer = g
+		return old, nil
+	})
+}
+
+var errKnown = errors.New("known")
+
+// Behind returns the members that have not connected with a certificate of a generation of the authority, and the
+// generation that each has, in the order of their ids.
+func (m *Members) Behind(g identity.Generation) []api.AuthorityBehind {
+	var all []api.AuthorityBehind
+	for _, v := range m.table.All() {
+		if v.Issuer.Before(g) {
+			all = append(all, api.AuthorityBehind{Node: v.Node, Generation: v.Issuer.Key})
+		}
+	}
+	return all
 }
 
 // holds reports whether the name is taken, and the fingerprint of the key that has it.

@@ -2,10 +2,12 @@ package rootlink
 
 import (
 	"context"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,6 +23,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
@@ -91,15 +94,63 @@ func Join(ctx context.Context, dir *os.Root, line string, info api.ClusterInfo, 
 // Renew requests a new certificate of the authority and current values of Info and JWTKeys.
 // csr is PKCS #10 in DER, for the same key. Renew does not save the result.
 func (c Credentials) Renew(ctx context.Context, client *http.Client, csr []byte) (Credentials, error) {
+	return c.renew(ctx, client, c.Pair.Key, wire.Renew{CSR: enrol.EncodeRequest(csr)})
+}
+
+// Rotate is Renew with a new key, for which the present key signs. It may be repeated with the same key.
+func (c Credentials) Rotate(ctx context.Context, client *http.Client, key crypto.Signer) (Credentials, error) {
+	csr, err := ca.Request(key)
+	if err != nil {
+		return c, err
+	}
+	sig, err := proof.SignRotation(c.Pair.Key, c.Info.ID, csr)
+	if err != nil {
+		return c, err
+	}
+	next, err := c.renew(ctx, client, key, wire.Renew{CSR: enrol.EncodeRequest(csr), Proof: sig})
+	if err != nil {
+		return c, fmt.Errorf("have the root sign the new key of the certificate authority (a root of an earlier release cannot): %w", err)
+	}
+	had, err := identity.GenerationOf(c.Pair.Chain[0])
+	if err != nil {
+		return c, err
+	}
+	// A root of an earlier release would ignore the proof.
+	if got, err := identity.GenerationOf(next.Pair.Chain[0]); err != nil || got.Key <= had.Key {
+		return c, fmt.Errorf("the root has signed the new key as generation %d, want one after %d: %w", got.Key, had.Key, errors.Join(err, api.ErrInvalid))
+	}
+	return next, nil
+}
+
+// Retire is Renew, and has the root refuse the certificates of the keys before the present one.
+func (c Credentials) Retire(ctx context.Context, client *http.Client) (Credentials, error) {
+	csr, err := ca.Request(c.Pair.Key)
+	if err != nil {
+		return c, err
+	}
+	next, err := c.renew(ctx, client, c.Pair.Key, wire.Renew{CSR: enrol.EncodeRequest(csr), Retire: true})
+	if err != nil {
+		return c, fmt.Errorf("have the root retire the earlier keys of the certificate authority: %w", err)
+	}
+	if g, err := identity.GenerationOf(next.Pair.Chain[0]); err != nil || g.Oldest != g.Key {
+		return c, fmt.Errorf("the root has not retired the earlier keys: %w", errors.Join(err, api.ErrInvalid))
+	}
+	return next, nil
+}
+
+func (c Credentials) renew(ctx context.Context, client *http.Client, key crypto.Signer, req wire.Renew) (Credentials, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	var renewed wire.ClusterJoined
-	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", wire.Renew{CSR: enrol.EncodeRequest(csr)}, &renewed); err != nil {
+	if err := call.JSON(ctx, client, c.URL+"/v1/cluster/renew", req, &renewed); err != nil {
 		return c, err
 	}
-	pair, err := enrol.VerifyChain(c.Pair.Key, renewed.Chain, identity.OfCluster(c.Info.ID))
+	pair, err := enrol.VerifyChain(key, renewed.Chain, identity.OfCluster(c.Info.ID))
 	if err != nil {
 		return c, err
+	}
+	if !pair.Root().Equal(c.Pair.Root()) {
+		return c, fmt.Errorf("the new certificate has another root: %w", api.ErrInvalid)
 	}
 	c.Pair = pair
 	return c, c.take(renewed, c.Info.ID)

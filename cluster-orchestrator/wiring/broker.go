@@ -58,19 +58,25 @@ func (id *identities) saveBroker(p ca.Pair) error {
 	)
 }
 
-// anchor returns the certificate that the broker trusts. It does not change while the cluster
-// keeps its key.
+// anchor returns the certificates that the broker trusts. That of a key of the cluster does not change. While the key is
+// replaced, there are two.
 func (id *identities) anchor(dir *os.Root) ([]byte, error) {
 	authority := id.authority()
+	var further []byte
+	if f := id.anchors.Load(); f != nil {
+		further = (*f)()
+	}
 	if text, err := dir.ReadFile("ca.crt"); err == nil {
-		had, err := ca.DecodeChain(text)
-		if err == nil && had[0].CheckSignatureFrom(authority.Pair().Chain[0]) == nil {
-			return text, nil
+		had, _ := ca.DecodeChain(text)
+		for _, c := range had {
+			if c.CheckSignatureFrom(authority.Pair().Chain[0]) == nil {
+				return append(ca.EncodeChain([]*x509.Certificate{c}), further...), nil
+			}
 		}
 	}
 	cert, err := authority.Anchor(time.Now())
 	if err != nil {
 		return nil, err
 	}
-	return ca.EncodeChain([]*x509.Certificate{cert}), nil
+	return append(ca.EncodeChain([]*x509.Certificate{cert}), further...), nil
 }

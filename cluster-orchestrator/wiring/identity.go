@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"context"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
@@ -16,6 +17,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -66,6 +68,8 @@ type identities struct {
 	revoked   revoke.List
 	sealer    *seal.Sealer  // of configs and secrets in the store
 	unknown   chan struct{} // signals a token with an unknown key
+	// anchors returns further certificates for the external broker, as PEM; nil: there are none.
+	anchors atomic.Pointer[func() []byte]
 
 	saving sync.Mutex // serialises changes of the credentials, including the save
 
@@ -135,6 +139,7 @@ func (id *identities) use(creds rootlink.Credentials) error {
 	if err != nil {
 		return err
 	}
+	id.verifier.Learn(creds.Pair.Chain)
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	id.creds, id.ca, id.keys = creds, authority.WithLife(id.life), creds.Keys()
@@ -234,8 +239,33 @@ func (id *identities) openUpper(client *http.Client) (err error) {
 func (id *identities) saveRenewed(renewed rootlink.Credentials) error {
 	id.saving.Lock()
 	defer id.saving.Unlock()
-	renewed.JWTKeys = id.credentials().JWTKeys
+	now := id.credentials()
+	if had, ok := now.Pair.Key.Public().(interface{ Equal(crypto.PublicKey) bool }); !ok || !had.Equal(renewed.Pair.Key.Public()) {
+		return fmt.Errorf("the key of the certificate authority was replaced meanwhile: %w", api.ErrConflict)
+	}
+	renewed.JWTKeys = now.JWTKeys
 	return id.keep(renewed)
+}
+
+// replace saves and uses another pair of the authority, and renews the cluster's own certificates with it. outer is the
+// keeper of an external broker's certificate; nil: there is none.
+func (id *identities) replace(ctx context.Context, pair ca.Pair, outer *keeper.Keeper) error {
+	id.saving.Lock()
+	creds := id.credentials()
+	creds.Pair = pair
+	err := id.keep(creds)
+	id.saving.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := id.upper.Use(pair); err != nil {
+		return err
+	}
+	err = id.keeper.Renew(ctx)
+	if outer != nil {
+		err = errors.Join(err, outer.Renew(ctx))
+	}
+	return err
 }
 
 // keep saves credentials and then uses them. The caller holds saving.

@@ -17,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
 )
 
 // An empty token in the file would authenticate requests with an empty token.
@@ -58,7 +59,7 @@ func TestARenewalDoesNotRestoreOlderKeysOfUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := &identities{dir: dir, log: slog.New(slog.DiscardHandler)}
+	id := &identities{dir: dir, verifier: trust.New(authority.Root()), log: slog.New(slog.DiscardHandler)}
 	start := rootlink.Credentials{Pair: authority.Pair(), Info: api.ClusterInfo{ID: "munich"}, JWTKeys: map[string]string{"old": ""}}
 	if err := id.use(start); err != nil {
 		t.Fatal(err)
@@ -79,6 +80,14 @@ func TestARenewalDoesNotRestoreOlderKeysOfUsers(t *testing.T) {
 		if !maps.Equal(got.JWTKeys, fetched.JWTKeys) || got.Info.Location != "Munich" {
 			t.Errorf("%s credentials have keys %v and location %q, want %v and Munich", name, got.JWTKeys, got.Info.Location, fetched.JWTKeys)
 		}
+	}
+	another, err := ca.NewRoot(time.Now()) // the key was replaced while the root answered
+	if err != nil {
+		t.Fatal(err)
+	}
+	renewed.Pair = another.Pair()
+	if err := id.saveRenewed(renewed); !errors.Is(err, api.ErrConflict) {
+		t.Errorf("a renewal of another key than the one in use: %v, want it not saved", err)
 	}
 }
 
@@ -102,7 +111,7 @@ func TestKeysAreFetchedBeforeTheySign(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		id := &identities{dir: dir, log: slog.New(slog.DiscardHandler), unknown: make(chan struct{}, 1)}
+		id := &identities{dir: dir, verifier: trust.New(authority.Root()), log: slog.New(slog.DiscardHandler), unknown: make(chan struct{}, 1)}
 		if err := id.use(rootlink.Credentials{Pair: authority.Pair(), Info: api.ClusterInfo{ID: "munich"}, URL: "https://root"}); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -31,6 +32,7 @@ import (
 	"github.com/treeline-edge/treeline/cluster-orchestrator/promquery"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/relay"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
+	"github.com/treeline-edge/treeline/cluster-orchestrator/rotation"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/values"
 	"github.com/treeline-edge/treeline/deploy"
 	"github.com/treeline-edge/treeline/internal/bus"
@@ -76,6 +78,7 @@ type orchestrator struct {
 	cfg        Config
 	log        *slog.Logger
 	id         *identities
+	rotation   *rotation.Rotation
 	replica    *standby.Replica // nil: the cluster has no replicas
 	core       *cluster.Core
 	loop       *loop.Loop[cluster.Input]
@@ -149,8 +152,12 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	creds, before, err := o.adopt(ctx, dir, docs, creds)
+	if err != nil {
+		return err
+	}
 	docs, err = storemark.Check(ctx, st, docs, storemark.Options{
-		Dir: dir, Authority: creds.Pair.Chain[0], Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
+		Dir: dir, Authority: creds.Pair.Chain[0], Before: before, Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
 	})
 	if err != nil {
 		return err
@@ -280,6 +287,9 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
 		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Replicas: o.replica.URLs, Log: o.log,
 	}
+	if err := o.openRotation(st, docs); err != nil {
+		return err
+	}
 	records, err := audit.New(ctx, audit.Options{
 		Cluster: o.id.info().ID, Store: st, Loaded: docs,
 		Notify: func(ctx context.Context, text string) { _ = o.loop.Do(ctx, cluster.Accessed{Text: text}, nil) },
@@ -293,7 +303,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		position = o.replica.Store().Position
 	}
 	snapshots := snapshot.NewTaker(snapshot.Options{
-		Position: position, Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: o.id.authority().Pair().Chain[0],
+		Position: position, Dir: o.id.dir, Tier: snapshot.Cluster, Cluster: string(info.ID), Version: daemon.Version(), Authority: func() *x509.Certificate { return o.id.authority().Pair().Chain[0] },
 		All: st.All, Keys: &o.id.saving,
 	})
 	o.snapshots, err = schedule.New(schedule.Options{
@@ -312,7 +322,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 		Core:    o.core, Owner: o.loop, Nodes: o.nodes, Tokens: tokens, Operators: o.id.operators, Info: o.id.info,
 		Authenticate: o.id.authenticate, AuthenticateOnce: o.id.authenticateOnce, Audit: records, Version: daemon.Version(), Log: o.log,
 		Observe: metrics.NewHTTP(reg), Recipients: o.cfg.Snapshot.Recipients,
-		Snapshots: snapshots, Scheduled: o.snapshots, Members: o.replica.Members,
+		Snapshots: snapshots, Scheduled: o.snapshots, Members: o.replica.Members, Authority: o.rotation,
 	}
 	if o.csi != nil {
 		serve.AttachVolume, serve.DetachVolume, people.CSI = o.csi.Attach, o.csi.Detach, o.csi
@@ -508,6 +518,7 @@ func (o *orchestrator) live(ctx context.Context, dir *os.Root, external string) 
 		daemon.Part{Name: "switch", Run: o.watchSwitch},
 		daemon.Part{Name: "port", Run: o.port.Run},
 		daemon.Part{Name: "snapshots", Run: o.snapshots.Run},
+		daemon.Part{Name: "rotation", Run: o.rotation.Run},
 		daemon.Part{Name: "oakestra", Run: o.serveOakestra(dir)},
 		daemon.Part{Name: "server", Run: func(ctx context.Context) error {
 			if err := ready(); err != nil {

@@ -40,11 +40,12 @@ const reserve = 64 << 20
 
 // Options describe what a Taker takes snapshots of.
 type Options struct {
-	Dir       *os.Root // the data directory
-	Tier      string   // Root or Cluster
-	Cluster   string   // its name
-	Version   string
-	Authority *x509.Certificate // of the daemon; renewals keep its key
+	Dir     *os.Root // the data directory
+	Tier    string   // Root or Cluster
+	Cluster string   // its name
+	Version string
+	// Authority returns the certificate of the daemon's authority. It is called while Keys is held.
+	Authority func() *x509.Certificate
 	// All calls fn with all documents as of one moment (see view.Store).
 	All func(ctx context.Context, fn func(d store.Doc, again bool) error) error
 	// Position returns the position in the log of a store that replicas share; nil: there is none.
@@ -120,10 +121,9 @@ func (t *Taker) Take(ctx context.Context, recipients []string) (_ *File, err err
 	if err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256(t.opt.Authority.RawSubjectPublicKeyInfo)
 	h := Header{
 		Format: Format, Version: t.opt.Version, Tier: t.opt.Tier, Cluster: t.opt.Cluster,
-		Time: t.opt.Now().UTC().Truncate(time.Second), Authority: fmt.Sprintf("%x", sum), Recipients: slices.Clone(recipients),
+		Time: t.opt.Now().UTC().Truncate(time.Second), Recipients: slices.Clone(recipients),
 	}
 	out := &spooled{f: f, sum: sha256.New()}
 	if err := t.write(ctx, out, to, &h); err != nil {
@@ -213,6 +213,7 @@ func (t *Taker) writeKeys(archive *tar.Writer, h *Header) error {
 		t.opt.Keys.Lock()
 		defer t.opt.Keys.Unlock()
 	}
+	h.Authority = fmt.Sprintf("%x", sha256.Sum256(t.opt.Authority().RawSubjectPublicKeyInfo))
 	for i, name := range KeyFiles(t.opt.Tier) {
 		text, err := t.opt.Dir.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) && i > 0 {

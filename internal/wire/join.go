@@ -1,6 +1,11 @@
 package wire
 
-import "github.com/treeline-edge/treeline/api"
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"github.com/treeline-edge/treeline/api"
+)
 
 // JoinCluster joins a cluster to the root: POST /v1/join/cluster.
 type JoinCluster struct {
@@ -60,4 +65,15 @@ type NodePurge struct {
 // Renew requests a new certificate for the identity of the connection.
 type Renew struct {
 	CSR string `json:"csr"`
+	// Proof is the signature of RotationText by the present key of a cluster's authority, when CSR is for
+	// a new key, which replaces it. Empty: CSR is for the present key.
+	Proof []byte `json:"proof,omitempty"`
+	// Retire retires the keys before the present one of a cluster's authority: their certificates are refused.
+	Retire bool `json:"retire,omitempty"`
+}
+
+// RotationText returns what the key of a cluster's authority signs when another key replaces it. csr is DER.
+func RotationText(id api.ClusterID, csr []byte) []byte {
+	sum := sha256.Sum256(csr)
+	return fmt.Appendf(nil, "treeline: the authority of cluster %s gets the key of the request %x", id, sum)
 }

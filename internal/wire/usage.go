@@ -17,3 +17,7 @@ type WorkloadSample struct {
 
 // StreamUsage is the kind of streams that carry one NodeSample, between cluster and node only.
 const StreamUsage = "usage"
+
+// StreamRenew is the kind of streams that ask a node to renew its certificate now, between cluster and node only. The bytes are
+// empty; the node opens the stream with its new certificate.
+const StreamRenew = "renewcertificate"

@@ -2,6 +2,7 @@ package host
 
 import (
 	"crypto/sha256"
+	"crypto/x509"
 	"log/slog"
 	"slices"
 	"sync"
@@ -21,8 +22,9 @@ type PeerCheck struct {
 	log      *slog.Logger
 	refused  atomic.Uint64
 
-	mu    sync.Mutex // guards known
-	known map[[sha256.Size]byte]time.Time
+	mu      sync.Mutex // guards the fields below
+	known   map[[sha256.Size]byte]time.Time
+	retired uint64 // verifier.Retirements when known was begun
 }
 
 // maxChecked bounds the remembered checks. A check is repeated after checkLifetime, because
@@ -36,6 +38,9 @@ const (
 func NewPeerCheck(v *trust.Verifier, log *slog.Logger) *PeerCheck {
 	return &PeerCheck{verifier: v, log: log, known: map[[sha256.Size]byte]time.Time{}}
 }
+
+// Renewed takes from a renewed certificate of this node which authorities are retired.
+func (c *PeerCheck) Renewed(own []*x509.Certificate) { c.verifier.Learn(own) }
 
 // Refused counts the records of peers that were refused.
 func (c *PeerCheck) Refused() uint64 { return c.refused.Load() }
@@ -64,6 +69,10 @@ func (c *PeerCheck) proven(p api.Peer) bool {
 	sum := fingerprint(p)
 	now := time.Now()
 	c.mu.Lock()
+	if n := c.verifier.Retirements(); n != c.retired {
+		c.retired = n
+		clear(c.known)
+	}
 	until, ok := c.known[sum]
 	c.mu.Unlock()
 	if ok && now.Before(until) {

@@ -255,6 +255,7 @@ func serve(ctx context.Context, cfg Config, s *host.Server, ln net.Listener, loc
 		daemon.Part{Name: "addresses", Run: func(ctx context.Context) error { return watch.Run(ctx, located, locate) }},
 		daemon.Part{Name: "certificate", Run: func(ctx context.Context) error {
 			credentials.Watch(ctx, cfg.Credentials, s.Credentials, s.Log, func(c credentials.Credentials) {
+				s.Peer.Renewed(c.Pair.Chain)
 				self, err := c.Self(s.Key)
 				if err != nil {
 					s.Log.Error("use the renewed certificate failed", "err", err)

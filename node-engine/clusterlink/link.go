@@ -45,6 +45,8 @@ type Options struct {
 	// DiscardVolume deletes what a move has left of a volume, and succeeds if there is nothing; nil: as DeleteVolume.
 	DiscardVolume func(context.Context, wire.StreamRequest) error
 	Net           Net // nil: the node has no netmanager
+	// Renew renews the node's certificate now; nil: only when it is due.
+	Renew func(context.Context) error
 	// Metrics returns the engine's metrics, as text of Prometheus.
 	Metrics func(context.Context) (io.ReadCloser, error)
 	// Learned is called with the URLs of the cluster's replicas; nil: the cluster has none.

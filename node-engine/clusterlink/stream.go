@@ -98,6 +98,8 @@ func (l *Link) open(ctx context.Context, req wire.StreamRequest) (io.ReadCloser,
 		return l.opt.Metrics(ctx)
 	case req.Kind == wire.StreamUsage && l.opt.Usage != nil:
 		return l.openUsage(ctx)
+	case req.Kind == wire.StreamRenew && l.opt.Renew != nil:
+		return http.NoBody, l.opt.Renew(ctx)
 	case req.Kind == "net" && l.opt.Net != nil:
 		return l.opt.Net.Open(ctx, req.Path)
 	case req.Kind == "net":

@@ -187,7 +187,7 @@ func run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 	link := clusterlink.Options{
 		DeleteVolume: e.deleteVolume,
-		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster,
+		ID:           creds.ID, Bus: e.bus, Cluster: e.cluster, Renew: e.keeper.Renew,
 		Post: e.loop.Post, Deliver: deliver, Logs: rt.Logs, Probe: e.pinger.Probe, Log: log,
 		Access: e.volumeStreams(rt, provided, access.New(reach).Open), Metrics: e.openMetrics, Learned: e.learn,
 		DiscardVolume: e.discardVolume, Traces: traces, Usage: usage.NewSampler(rt, log).Sample,
@@ -329,6 +329,7 @@ func (c Config) join(ctx context.Context, dir *os.Root, log *slog.Logger) (info 
 // established in the background.
 func (e *engine) connect() (err error) {
 	v := trust.New(e.creds.Pair.Root())
+	v.Learn(e.creds.Pair.Chain)
 	e.cluster = clusterlink.NewCluster(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return e.keeper.GetClientCertificate(r)
 	}, e.cfg.Cluster...)

@@ -2,7 +2,6 @@ package clusterlink
 
 import (
 	"context"
-	"crypto"
 	"crypto/x509"
 	"encoding/base64"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
 	"github.com/treeline-edge/treeline/internal/identity/jointoken"
+	"github.com/treeline-edge/treeline/internal/identity/proof"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -35,15 +35,26 @@ type Issued struct {
 }
 
 type issued struct {
-	Cluster api.ClusterID `json:"cluster"`
-	Key     string        `json:"key"` // fingerprint of the authority's key
-	Certs   []issuedCert  `json:"certs"`
+	Cluster    api.ClusterID       `json:"cluster"`
+	Key        string              `json:"key"` // fingerprint of the authority's key
+	Generation identity.Generation `json:"generation,omitzero"`
+	Certs      []issuedCert        `json:"certs"`
 }
 
 type issuedCert struct {
 	Serial  string    `json:"serial"` // hexadecimal
 	Ends    time.Time `json:"ends"`
 	Revoked bool      `json:"revoked,omitempty"`
+	Key     string    `json:"key,omitempty"` // fingerprint; empty: of generation 0, by an earlier release
+}
+
+// next returns the generation of a certificate for the cluster's key.
+func (d issued) next(key string) identity.Generation {
+	g := d.Generation
+	if d.Key != "" && d.Key != key {
+		g.Key++
+	}
+	return g
 }
 
 func NewIssued(st store.Store, loaded []store.Doc) (*Issued, error) {
@@ -80,21 +91,60 @@ func (i *Issued) key(c api.ClusterID) string {
 	return d.Key
 }
 
+// generation returns the generation of a certificate for the cluster's key.
+func (i *Issued) generation(c api.ClusterID, key string) identity.Generation {
+	d, _ := i.table.Get(string(c))
+	return d.next(key)
+}
+
 // add stores a certificate for the cluster's key. It returns ErrConflict if the stored key is
-// neither key nor replaces, so that only one of two concurrent joins gets a name.
+// neither key nor replaces, so that only one of two concurrent joins gets a name, and ErrUnavailable
+// if the certificate has another generation, after a concurrent change.
 func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, replaces string, cert *x509.Certificate) error {
+	g, err := identity.GenerationOf(cert)
+	if err != nil {
+		return err
+	}
 	return i.table.Update(ctx, string(c), func(d issued, _ bool) (issued, error) {
 		if d.Key != "" && d.Key != key && d.Key != replaces {
 			return d, nameTaken(c)
 		}
-		d.Cluster, d.Key = c, key
+		if d.next(key) != g {
+			return d, fmt.Errorf("sign a certificate of cluster %s: its key changed meanwhile; try again: %w", c, api.ErrUnavailable)
+		}
+		d.Cluster, d.Key, d.Generation = c, key, g
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
 		if len(d.Certs) >= maxCerts {
 			return d, fmt.Errorf("sign a certificate of cluster %s: it has %d valid ones, the limit is %d; use one of these: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
 		}
-		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter})
+		d.Certs = append(d.Certs, issuedCert{Serial: cert.SerialNumber.Text(16), Ends: cert.NotAfter, Key: key})
 		return d, nil
 	})
+}
+
+// retire revokes the certificates of the cluster's earlier keys. It returns ErrConflict if key is not the
+// cluster's key.
+func (i *Issued) retire(ctx context.Context, c api.ClusterID, key string) error {
+	err := i.table.Update(ctx, string(c), func(d issued, _ bool) (issued, error) {
+		if d.Key != key {
+			return d, fmt.Errorf("retire the earlier keys of cluster %s: the request has another key than the cluster: %w", c, api.ErrConflict)
+		}
+		if d.Generation.Oldest == d.Generation.Key {
+			return d, nil
+		}
+		d.Generation.Oldest, d.Certs = d.Generation.Key, slices.Clone(d.Certs)
+		for n := range d.Certs {
+			d.Certs[n].Revoked = d.Certs[n].Revoked || d.Certs[n].Key != key
+		}
+		return d, nil
+	})
+	if err != nil {
+		return err
+	}
+	if d, ok := i.table.Get(string(c)); ok {
+		i.refuse(d)
+	}
+	return nil
 }
 
 func (i *Issued) revoke(ctx context.Context, c api.ClusterID) error {
@@ -206,7 +256,7 @@ func nameTaken(id api.ClusterID) error {
 	return fmt.Errorf("cluster %s exists; choose another name, or ask for a token that names it: %w", id, api.ErrConflict)
 }
 
-// renew signs a new certificate for the key of the cluster's authority.
+// renew signs a new certificate for the key of the cluster's authority, or for a key that it has signed.
 func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) error {
 	var req wire.Renew
 	if err := call.ReadJSON(w, r, &req); err != nil {
@@ -216,20 +266,29 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	if err != nil {
 		return err
 	}
-	// The certificate of the connection is signed by the cluster's authority. Its key must not
-	// become an authority.
-	pub, err := ca.RequestKey(csr)
+	replaces, err := l.mayRenew(r, id, csr, key, req.Proof)
 	if err != nil {
 		return err
 	}
-	chain := r.TLS.PeerCertificates
-	same, ok := pub.(interface{ Equal(crypto.PublicKey) bool })
-	if !ok || len(chain) < 2 || !same.Equal(chain[1].PublicKey) {
-		return fmt.Errorf("renew the authority of cluster %s: the request has another key: %w", id, api.ErrForbidden)
+	if req.Retire {
+		if replaces != key {
+			return fmt.Errorf("retire the earlier keys of cluster %s: the request is for a new key: %w", id, api.ErrInvalid)
+		}
+		if err := l.opt.Issued.retire(r.Context(), id, key); err != nil {
+			return err
+		}
+		// The stream may be one of the holder of a retired key.
+		if conn := l.conn(id); conn != nil {
+			conn.close()
+		}
+		l.opt.Log.Warn("earlier keys of a cluster's authority retired", "cluster", id, "generation", l.opt.Issued.generation(id, key).Key)
 	}
-	out, err := l.sign(r.Context(), csr, key, key, id)
+	out, err := l.sign(r.Context(), csr, key, replaces, id)
 	if err != nil {
 		return err
+	}
+	if replaces != key {
+		l.opt.Log.Warn("key of a cluster's authority replaced", "cluster", id, "generation", l.opt.Issued.generation(id, key).Key)
 	}
 	err = l.opt.Owner.Read(r.Context(), func() {
 		if c, ok := l.opt.Core.Cluster(id); ok {
@@ -243,6 +302,37 @@ func (l *Link) renew(w http.ResponseWriter, r *http.Request, id api.ClusterID) e
 	return nil
 }
 
+// mayRenew returns the fingerprint of the key whose authority has issued the certificate of the connection. It returns
+// ErrForbidden unless that is key, or has signed the request: a key that the authority has certified must not become an
+// authority.
+func (l *Link) mayRenew(r *http.Request, id api.ClusterID, csr []byte, key string, sig []byte) (string, error) {
+	fail := func(format string, args ...any) (string, error) {
+		return "", fmt.Errorf("renew the authority of cluster %s: %w: %w", id, fmt.Errorf(format, args...), api.ErrForbidden)
+	}
+	chain := r.TLS.PeerCertificates
+	if len(chain) < 2 {
+		return fail("the connection shows no certificate of the authority")
+	}
+	// A peer may send further certificates than those that were verified.
+	authority := chain[1]
+	if who, err := identity.Of(authority); err != nil || who != identity.OfCluster(id) || !authority.IsCA ||
+		authority.CheckSignatureFrom(l.opt.Authority.Root()) != nil || chain[0].CheckSignatureFrom(authority) != nil {
+		return fail("the second certificate of the connection is not that of its issuer")
+	}
+	had, err := ca.KeyFingerprint(authority.PublicKey)
+	switch {
+	case err != nil:
+		return "", err
+	case had == key && len(sig) > 0:
+		return fail("the new key is the present one")
+	case had != key && len(sig) == 0:
+		return fail("the request has another key")
+	case had != key && !proof.CheckRotation(authority, id, csr, sig):
+		return fail("the new key is not signed by the present one")
+	}
+	return had, nil
+}
+
 // sign signs a certificate for a cluster's authority and stores it. replaces is the key that the
 // cluster may have had before.
 func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id api.ClusterID) (wire.ClusterJoined, error) {
@@ -250,7 +340,7 @@ func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id ap
 		return wire.ClusterJoined{}, err
 	}
 	now := l.opt.Now()
-	chain, err := l.opt.Authority.SignCluster(now, csr, id)
+	chain, err := l.opt.Authority.SignGeneration(now, csr, id, l.opt.Issued.generation(id, key))
 	if err != nil {
 		return wire.ClusterJoined{}, err
 	}

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"log/slog"
 	"os"
@@ -37,7 +38,7 @@ func TestSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 	r := newRig(t)
 	with := func(o *httpapi.Options) {
 		o.Recipients = configured
-		o.Snapshots = snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: authority.Pair().Chain[0], All: view.New(r.store).All})
+		o.Snapshots = snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: func() *x509.Certificate { return authority.Pair().Chain[0] }, All: view.New(r.store).All})
 	}
 	r.restart(with)
 	admin, tenant := r.user("root", rights.Admin), r.user("acme/ann", rights.Admin)
@@ -125,7 +126,7 @@ func TestScheduledSnapshotsAreForAdminsOfTheSystem(t *testing.T) {
 		st := view.New(r.store)
 		o.Scheduled, err = schedule.New(schedule.Options{
 			Config: snapshot.Config{Recipients: []string{mine}, Schedule: "@yearly", To: to}, Store: st, Log: slog.New(slog.DiscardHandler),
-			Taker:  snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: authority.Pair().Chain[0], All: st.All}),
+			Taker:  snapshot.NewTaker(snapshot.Options{Dir: dir, Tier: snapshot.Root, Authority: func() *x509.Certificate { return authority.Pair().Chain[0] }, All: st.All}),
 			Record: func(context.Context, string) error { return nil },
 		})
 		check(t, err)

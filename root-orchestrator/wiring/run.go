@@ -2,6 +2,7 @@ package wiring
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -152,7 +153,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		Tokens: id.tokens, Keys: id.signing.Public, Replicas: rep.URLs, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
 	snapshots := snapshot.NewTaker(snapshot.Options{
-		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: authority.Pair().Chain[0], All: st.All, Position: position,
+		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: func() *x509.Certificate { return authority.Pair().Chain[0] }, All: st.All, Position: position,
 	})
 	scheduled, err := schedule.New(schedule.Options{
 		Config: cfg.Snapshot, Taker: snapshots, Store: st, Loaded: loaded, Log: log, Record: func(ctx context.Context, text string) error {

@@ -3,7 +3,9 @@ package tiers
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
@@ -66,6 +68,35 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	if running() != 2 || n1+n2 != 4 {
 		t.Errorf("%d instances run after %d creations, want 2 after 4", running(), n1+n2)
 	}
+
+	// The cluster replaces the key of its authority: the new one signs when the broker trusts it, and nodes with the earlier
+	// certificates stay. Each time the broker trusts others, it is restarted.
+	const path = "/v1/system/authority"
+	status := func(what string, ok func(api.Authority) bool) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			var s api.Authority
+			return c.do(c.token, "GET", path, nil, &s) == nil && ok(s)
+		})
+	}
+	restarted := func() {
+		t.Helper()
+		broker.Stop(t)
+		broker.Copy(t, filepath.Join(c.cfg.Data, cluster.BrokerDir))
+		since := time.Now()
+		broker.Start(t)
+		c.heard(t, since, "n1", "n2")
+	}
+	check(t, c.do(c.token, "POST", path, api.RotateAuthority{}, nil))
+	status("the new key waits for the broker", func(s api.Authority) bool {
+		return s.State == api.AuthorityAnnounced && s.Generation == 0 && strings.Contains(s.Waits, "does not accept certificates of the new key")
+	})
+	restarted()
+	_ = c.do(c.token, "POST", path, api.RotateAuthority{}, nil) // tries at once; refused if the key signs already
+	status("both nodes have renewed", func(s api.Authority) bool { return s.State == api.AuthoritySigning && len(s.Behind) == 0 })
+	check(t, c.do(c.token, "POST", path, api.RotateAuthority{Retire: true}, nil))
+	status("the nodes' certificates say so", func(s api.Authority) bool { return s.State == api.AuthorityRetired && len(s.Behind) == 0 })
+	restarted()
 
 	// With its CN it would have the rights of the cluster.
 	cfg := c.nodeConfig(t, "cluster", c.nodeToken(api.TokenRequest{}))

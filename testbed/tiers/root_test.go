@@ -51,6 +51,7 @@ type fakeRoot struct {
 	changed chan struct{}
 
 	opened, renewals, keyAsks int
+	generation                identity.Generation // of the cluster's authority; no request is checked
 }
 
 func newRoot(t *testing.T) *fakeRoot {
@@ -177,7 +178,16 @@ func (r *fakeRoot) renew(w http.ResponseWriter, req *http.Request) {
 	id, err := identity.Of(req.TLS.PeerCertificates[0])
 	var chain []*x509.Certificate
 	if err == nil {
-		chain, err = r.ca.SignCluster(time.Now(), b.Bytes, id.Cluster)
+		r.mu.Lock()
+		if len(in.Proof) > 0 {
+			r.generation.Key++
+		}
+		if in.Retire {
+			r.generation.Oldest = r.generation.Key
+		}
+		g := r.generation
+		r.mu.Unlock()
+		chain, err = r.ca.SignGeneration(time.Now(), b.Bytes, id.Cluster, g)
 	}
 	if err != nil {
 		call.Write(w, err)

@@ -233,6 +233,34 @@ func (b *Broker) Disconnect(id api.NodeID) {
 	}
 }
 
+// Recheck ends the connections that Identify refuses now, for example because the issuer of their certificates was
+// retired. It pauses between two, so that nodes that have better certificates do not reconnect all at once.
+func (b *Broker) Recheck(ctx context.Context, pause time.Duration) {
+	b.mu.Lock()
+	var all []*conn
+	for _, set := range b.conns {
+		for c := range set {
+			all = append(all, c)
+		}
+	}
+	b.mu.Unlock()
+	for _, c := range all {
+		secure, ok := c.Conn.(*tls.Conn)
+		if !ok {
+			continue
+		}
+		if id, err := b.o.Identify(secure.ConnectionState()); err == nil && id == c.id {
+			continue
+		}
+		c.Close()
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Close ends the connections and the bus, and returns when all goroutines have ended.
 func (b *Broker) Close() error {
 	b.mu.Lock()

@@ -77,9 +77,7 @@ func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 		t.Fatal(err)
 	}
 	m := &Mosquitto{dir: dir, Wire: Wire{Addr: addr}}
-	for _, name := range []string{"ca.crt", "broker.crt", "broker.key"} {
-		write(t, filepath.Join(dir, name), read(t, filepath.Join(certs, name)))
-	}
+	m.Copy(t, certs)
 	_, port, _ := net.SplitHostPort(m.Addr)
 	if err := ConfigureMosquitto(dir, shipped, net.JoinHostPort("127.0.0.1", port)); err != nil {
 		t.Fatal(err)
@@ -98,6 +96,14 @@ func StartMosquittoAt(t testing.TB, shipped, addr, certs string) *Mosquitto {
 	})
 	m.Start(t)
 	return m
+}
+
+// Copy copies ca.crt, broker.crt and broker.key from certs; Mosquitto reads them when it starts.
+func (m *Mosquitto) Copy(t testing.TB, certs string) {
+	t.Helper()
+	for _, name := range []string{"ca.crt", "broker.crt", "broker.key"} {
+		write(t, filepath.Join(m.dir, name), read(t, filepath.Join(certs, name)))
+	}
 }
 
 // ConfigureMosquitto makes dir the directory of a Mosquitto that listens at addr: mosquitto.conf and acl are those in

@@ -90,6 +90,11 @@ func (a *Authority) Hash() [sha256.Size]byte { return sha256.Sum256(a.Root().Raw
 // A cluster renews with the same key, so that the certificates that it signed stay valid. It
 // fails with ErrForbidden if a is not the root's authority.
 func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]*x509.Certificate, error) {
+	return a.SignGeneration(now, csr, id, identity.Generation{})
+}
+
+// SignGeneration is SignCluster for a cluster whose key was replaced.
+func (a *Authority) SignGeneration(now time.Time, csr []byte, id api.ClusterID, g identity.Generation) ([]*x509.Certificate, error) {
 	t := template(identity.OfCluster(id), now, a.lifetime(ClusterLife))
 	t.Subject.CommonName = clusterSubject(id)
 	t.IsCA, t.MaxPathLenZero = true, true
@@ -99,6 +104,13 @@ func (a *Authority) SignCluster(now time.Time, csr []byte, id api.ClusterID) ([]
 	// Package trust checks that a cluster signs only for itself and its own nodes.
 	t.PermittedDNSDomainsCritical = true
 	t.PermittedURIDomains = []string{"cluster"}
+	if g != (identity.Generation{}) {
+		e, err := g.Extension()
+		if err != nil {
+			return nil, err
+		}
+		t.ExtraExtensions = []pkix.Extension{e}
+	}
 	if a.id.Kind != identity.Root {
 		return nil, fmt.Errorf("%s signs the authority of cluster %s: only the root may: %w", a.id, id, api.ErrForbidden)
 	}
@@ -306,6 +318,11 @@ func Fingerprint(csr []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return KeyFingerprint(pub)
+}
+
+// KeyFingerprint returns the SHA-256 of a public key, in hex, as Fingerprint does.
+func KeyFingerprint(pub crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
 		return "", fmt.Errorf("encode a public key: %w", err)

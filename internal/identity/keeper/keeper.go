@@ -47,6 +47,7 @@ type Options struct {
 // Keeper provides and renews one certificate. It is safe for concurrent use.
 type Keeper struct {
 	opt     Options
+	turn    chan struct{} // has a value while a renewal is under way
 	current atomic.Pointer[served]
 }
 
@@ -67,7 +68,7 @@ func New(o Options) (*Keeper, error) {
 	if err := o.Pair.Check(); err != nil {
 		return nil, err
 	}
-	k := &Keeper{opt: o}
+	k := &Keeper{opt: o, turn: make(chan struct{}, 1)}
 	k.serve(o.Pair)
 	return k, nil
 }
@@ -143,9 +144,29 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
+// Renew renews the certificate now.
+func (k *Keeper) Renew(ctx context.Context) error { return k.renew(ctx) }
+
+// Use replaces the pair, which the caller has saved. It waits for a renewal under way, which cannot replace it then.
+func (k *Keeper) Use(p ca.Pair) error {
+	if err := p.Check(); err != nil {
+		return err
+	}
+	k.turn <- struct{}{}
+	k.serve(p)
+	<-k.turn
+	return nil
+}
+
 func (k *Keeper) untilDue() time.Duration { return Due(k.Pair()).Sub(k.opt.Now()) }
 
 func (k *Keeper) renew(ctx context.Context) error {
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	old := k.Pair()
 	next := ca.Pair{Key: old.Key}
 	if !k.opt.KeepKey {

@@ -1,6 +1,7 @@
 // Package proof binds a node's key on the overlay network to its certificate: the node signs the
 // overlay key with its certificate's key. Every machine that trusts the root can then verify which
-// node has the overlay key. Package trust verifies the chain.
+// node has the overlay key. Package trust verifies the chain. Likewise the key of a cluster's
+// authority signs the key that replaces it.
 //
 //	sig, err := proof.Sign(pair.Key, key)
 //	who, err := proof.Check(verifier, peer) // of an api.Peer from another node
@@ -23,16 +24,35 @@ import (
 
 // Sign returns Peer.Proof: the signature of the overlay key with own, the certificate's key.
 func Sign(own crypto.Signer, key api.PeerKey) ([]byte, error) {
-	text, opts := wire.ProofText(key), crypto.Hash(0)
-	if _, ok := own.Public().(ed25519.PublicKey); !ok {
-		sum := sha256.Sum256(text)
-		text, opts = sum[:], crypto.SHA256
-	}
-	sig, err := own.Sign(rand.Reader, text, opts)
+	sig, err := sign(own, wire.ProofText(key))
 	if err != nil {
 		return nil, fmt.Errorf("prove the overlay key: %w", err)
 	}
 	return sig, nil
+}
+
+// SignRotation returns the signature with which own, the key of cluster id's authority, hands over to the key of a
+// request (PKCS #10, DER).
+func SignRotation(own crypto.Signer, id api.ClusterID, csr []byte) ([]byte, error) {
+	sig, err := sign(own, wire.RotationText(id, csr))
+	if err != nil {
+		return nil, fmt.Errorf("sign the new key of the authority of cluster %s: %w", id, err)
+	}
+	return sig, nil
+}
+
+// CheckRotation reports whether sig is by the key of the certificate of cluster id's authority.
+func CheckRotation(authority *x509.Certificate, id api.ClusterID, csr, sig []byte) bool {
+	return len(sig) <= maxProof && signed(authority, wire.RotationText(id, csr), sig)
+}
+
+func sign(own crypto.Signer, text []byte) ([]byte, error) {
+	opts := crypto.Hash(0)
+	if _, ok := own.Public().(ed25519.PublicKey); !ok {
+		sum := sha256.Sum256(text)
+		text, opts = sum[:], crypto.SHA256
+	}
+	return own.Sign(rand.Reader, text, opts)
 }
 
 // The bounds of a peer's chain (certificates) and proof (bytes).

@@ -40,9 +40,11 @@ type mark struct {
 type Options struct {
 	Dir       *os.Root          // the data directory
 	Authority *x509.Certificate // of the daemon's own authority; renewals keep its key
-	Embedded  string            // the embedded store's file in Dir
-	Elsewhere bool              // the store is at a URL, not in that file
-	New       bool              // the operator allows an empty store
+	// Before is the certificate of the authority's key before the last rotation: a crash may have left its mark. nil: there was none.
+	Before    *x509.Certificate
+	Embedded  string // the embedded store's file in Dir
+	Elsewhere bool   // the store is at a URL, not in that file
+	New       bool   // the operator allows an empty store
 	Log       *slog.Logger
 }
 
@@ -59,6 +61,9 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 		if err := json.Unmarshal(docs[i].Data, &in); err != nil {
 			return nil, fmt.Errorf("read which keys the store belongs to: %w: %w", err, store.ErrCorrupt)
 		}
+		if in != have && o.Before != nil && in.Authority == fingerprint(o.Before) {
+			return slices.Delete(slices.Clone(docs), i, i+1), save(ctx, st, have, docs[i].Version+1)
+		}
 		if in != have {
 			return nil, fmt.Errorf("open the store %s: it belongs to other keys (%.16s…) than those in %s (%.16s…): "+
 				"restore the keys and the store of one backup, or set store to the one of this installation; nothing was changed: %w",
@@ -73,23 +78,47 @@ func Check(ctx context.Context, st store.Store, docs []store.Doc, o Options) ([]
 	if err := unmarked(); err != nil {
 		return nil, err
 	}
-	d, err := Of(o.Authority)
-	if err != nil {
+	if err := save(ctx, st, have, 1); err != nil {
 		return nil, err
-	}
-	if err := st.Save(ctx, []store.Doc{d}); err != nil {
-		return nil, fmt.Errorf("save which keys the store belongs to: %w", err)
 	}
 	return docs, o.use(have)
 }
 
 // Of returns the mark of a new store that belongs to an authority.
 func Of(authority *x509.Certificate) (store.Doc, error) {
-	data, err := json.Marshal(mark{Authority: fingerprint(authority)})
+	return doc(mark{Authority: fingerprint(authority)}, 1)
+}
+
+func doc(m mark, version uint64) (store.Doc, error) {
+	data, err := json.Marshal(m)
 	if err != nil {
 		return store.Doc{}, fmt.Errorf("encode which keys the store belongs to: %w", err)
 	}
-	return store.Doc{Kind: kind, Key: key, Version: 1, Data: data}, nil
+	return store.Doc{Kind: kind, Key: key, Version: version, Data: data}, nil
+}
+
+// Replace changes the mark of a store when the key of its authority was replaced. It may be repeated.
+func Replace(ctx context.Context, st store.Store, authority *x509.Certificate) error {
+	docs, err := store.Load(ctx, st)
+	if err != nil {
+		return fmt.Errorf("read which keys the store belongs to: %w", err)
+	}
+	i := slices.IndexFunc(docs, isMark)
+	if i < 0 {
+		return fmt.Errorf("replace the mark of the store: it has none: %w", api.ErrNotFound)
+	}
+	return save(ctx, st, mark{Authority: fingerprint(authority)}, docs[i].Version+1)
+}
+
+func save(ctx context.Context, st store.Store, m mark, version uint64) error {
+	d, err := doc(m, version)
+	if err == nil {
+		err = st.Save(ctx, []store.Doc{d})
+	}
+	if err != nil {
+		return fmt.Errorf("save which keys the store belongs to: %w", err)
+	}
+	return nil
 }
 
 // Marked reports whether docs have a mark.

@@ -24,6 +24,8 @@ type Verifier struct {
 	Roots   *x509.CertPool
 	Revoked func(who identity.Identity, serial *big.Int) bool // nil: nobody is revoked
 	Now     func() time.Time                                  // nil: time.Now
+
+	retired retired
 }
 
 // New makes a verifier that trusts the given root certificates.
@@ -73,6 +75,9 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 	i := slices.IndexFunc(chains, ownOnly)
 	if i < 0 {
 		return identity.Identity{}, fmt.Errorf("certificate of %s: its issuer may not issue it: %w", id, api.ErrUnauthenticated)
+	}
+	if err := v.retired.check(chains[i]); err != nil {
+		return identity.Identity{}, fmt.Errorf("certificate of %s: %w", id, err)
 	}
 	if v.Revoked != nil {
 		for _, c := range chains[i] {
@@ -135,11 +140,14 @@ func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, err
 
 // Client returns the TLS configuration of a client that talks to one machine only. cert is its
 // own certificate; nil: none.
+//
+// It fails with ErrForbidden if cert's issuer is retired, which the server's certificate shows: the server would
+// close the connection without a reason.
 func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRequestInfo) (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{
 		MinVersion:           tls.VersionTLS13,
-		GetClientCertificate: cert,
-		ClientSessionCache:   NewSessions(),
+		GetClientCertificate: v.unretired(cert),
+		ClientSessionCache:   &sessions{own: cert, all: tls.NewLRUClientSessionCache(maxSessions)},
 		// crypto/tls would check a host name. VerifyConnection checks the chain, the identity and
 		// revocation.
 		InsecureSkipVerify: true,
@@ -156,8 +164,28 @@ func (v *Verifier) Client(expect identity.Identity, cert func(*tls.CertificateRe
 	}
 }
 
-// NewSessions makes a session cache for one client.
-func NewSessions() tls.ClientSessionCache { return tls.NewLRUClientSessionCache(8) }
+const maxSessions = 8 // of one client
+
+// sessions is a session cache of one client. A resumed session has the client's certificate of its first connection, which
+// the server may refuse once it was renewed. Therefore a renewed certificate resumes no sessions.
+type sessions struct {
+	own func(*tls.CertificateRequestInfo) (*tls.Certificate, error)
+	all tls.ClientSessionCache
+}
+
+func (s *sessions) Get(key string) (*tls.ClientSessionState, bool) { return s.all.Get(s.of(key)) }
+
+func (s *sessions) Put(key string, session *tls.ClientSessionState) { s.all.Put(s.of(key), session) }
+
+func (s *sessions) of(key string) string {
+	if s.own == nil {
+		return key
+	}
+	if c, err := s.own(nil); err == nil && c.Leaf != nil {
+		return c.Leaf.SerialNumber.Text(16) + " " + key
+	}
+	return key
+}
 
 // Revocations lists revoked certificates. It is safe for concurrent use; the zero value is empty.
 type Revocations struct {

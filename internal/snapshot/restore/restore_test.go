@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func newInstallation(t *testing.T) *installation {
 // use makes the installation keep its documents in s from now on.
 func (i *installation) use(s store.Store) {
 	i.store = view.New(s)
-	i.taker = snapshot.NewTaker(snapshot.Options{Dir: i.dir, Tier: snapshot.Root, Version: "v1", Authority: i.authority.Pair().Chain[0], All: i.store.All})
+	i.taker = snapshot.NewTaker(snapshot.Options{Dir: i.dir, Tier: snapshot.Root, Version: "v1", Authority: func() *x509.Certificate { return i.authority.Pair().Chain[0] }, All: i.store.All})
 }
 
 func (i *installation) save(docs ...store.Doc) {
@@ -164,7 +165,7 @@ func TestDocumentsThatChangeMeanwhileAreRestored(t *testing.T) {
 	i.save(store.Doc{Kind: "app", Key: "gone", Version: 1, Data: []byte("x")})
 	changed := false
 	i.taker = snapshot.NewTaker(snapshot.Options{
-		Dir: i.dir, Tier: snapshot.Root, Authority: i.authority.Pair().Chain[0],
+		Dir: i.dir, Tier: snapshot.Root, Authority: func() *x509.Certificate { return i.authority.Pair().Chain[0] },
 		All: func(ctx context.Context, fn func(store.Doc, bool) error) error {
 			return i.store.All(ctx, func(d store.Doc, again bool) error {
 				if !changed {

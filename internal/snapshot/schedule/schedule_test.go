@@ -89,7 +89,7 @@ func (r *rig) start() *schedule.Runner {
 	}
 	s, err := schedule.New(schedule.Options{
 		Config: r.config, Store: r.store, Loaded: docs, Log: slog.New(slog.DiscardHandler), Env: func(k string) string { return r.env[k] },
-		Taker: snapshot.NewTaker(snapshot.Options{Dir: r.dir, Tier: snapshot.Root, Authority: r.authority.Pair().Chain[0], All: r.store.All}),
+		Taker: snapshot.NewTaker(snapshot.Options{Dir: r.dir, Tier: snapshot.Root, Authority: func() *x509.Certificate { return r.authority.Pair().Chain[0] }, All: r.store.All}),
 		Record: func(_ context.Context, text string) error {
 			r.events = append(r.events, text)
 			if r.onRecord != nil {

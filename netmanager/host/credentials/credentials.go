@@ -173,4 +173,8 @@ func (c Credentials) Self(key api.PeerKey) (wire.NetSelf, error) {
 }
 
 // Verifier checks other nodes' certificates against the root of the node's own chain.
-func (c Credentials) Verifier() *trust.Verifier { return trust.New(c.Pair.Root()) }
+func (c Credentials) Verifier() *trust.Verifier {
+	v := trust.New(c.Pair.Root())
+	v.Learn(c.Pair.Chain)
+	return v
+}
