@@ -2,6 +2,7 @@ package sim
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -15,14 +16,27 @@ const (
 	sleepBound = 2 * time.Minute
 	wakeBound  = 2 * time.Minute
 	callEvery  = 2 * time.Second // as clients repeat their packets
+	jobBound   = 4 * time.Minute // for jobs that get room when services sleep, and fail for good after their attempts
 )
+
+// hasJobs reports whether a job is to run.
+func (w *World) hasJobs() bool {
+	return slices.ContainsFunc(w.root.core.Instances(""), func(in api.Instance) bool {
+		s, ok := w.root.core.Service(in.Service)
+		return ok && s.Spec.OneShot && !api.Ended(in.State, in.Reason)
+	})
+}
 
 // sleepAndWake checks that services that nobody uses sleep, that each of them wakes when packets wait for it, or says
 // why not, and that all sleep again.
 func (w *World) sleepAndWake() {
 	w.note("world", "nobody uses a service")
 	w.resting = true
-	if !w.settle("sleep", sleepBound) {
+	bound := sleepBound
+	if w.hasJobs() {
+		bound += jobBound
+	}
+	if !w.settle("sleep", bound) {
 		return
 	}
 	var calls []*wanted
