@@ -125,6 +125,21 @@ export interface Applied {
   apps: App[];
 }
 
+export interface Authority {
+  behind?: AuthorityBehind[];
+  ends: string;
+  generation: number;
+  since?: string;
+  state?: "requested" | "announced" | "signing" | "retired";
+  waits?: string;
+}
+
+export interface AuthorityBehind {
+  error?: string;
+  generation: number;
+  node: string;
+}
+
 export interface Backend {
   address: string;
   epoch: number;
@@ -325,6 +340,10 @@ export interface Device {
   name: string;
 }
 
+export interface Disruption {
+  max_unavailable?: number;
+}
+
 export interface Event {
   by?: string;
   cluster?: string;
@@ -518,6 +537,7 @@ export interface Microservice {
   constraints?: Constraint[];
   deadline?: number;
   devices?: Device[];
+  disruption?: Disruption;
   environment?: string[];
   exclusive?: boolean;
   files?: File[];
@@ -870,6 +890,7 @@ export interface Relay {
 
 export interface Remaining {
   instance: string;
+  reason?: string;
   state?: string;
   stuck?: boolean;
   why: string;
@@ -949,6 +970,11 @@ export interface RollOutVersion {
   ended?: string;
   result: string;
   version: number;
+}
+
+export interface RotateAuthority {
+  leave_behind?: string[];
+  retire?: boolean;
 }
 
 export interface RotateKey {
