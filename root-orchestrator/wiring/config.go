@@ -37,6 +37,8 @@ type Config struct {
 
 	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
 
+	StandbyReads bool `yaml:"standby_reads" usage:"with replica: as a standby, answer reads of applications, services and instances from a copy that is at most 1s old. Off by default: the first read of a large log may delay the writes of FerretDB for longer than replica_lease"`
+
 	GossipListen string `yaml:"gossip_listen" usage:"with replica: address for UDP and TCP at which the replicas of this root probe each other, for example :7446. All need it, and treeline get replicas shows them. Without a host, they use an address of this machine. Empty: none"`
 
 	InstallDir string `yaml:"install_dir" usage:"directory with the programs that machines which join can install from here: in linux-amd64 and linux-arm64, or directly those of this machine's architecture. They must be of this version. Empty: the directory of this program"`
@@ -160,6 +162,9 @@ func (c Config) Validate() error {
 	}
 	if c.CertLife != 0 && (c.CertLife < 5*time.Second || c.CertLife > ca.ClusterLife) {
 		return daemon.Invalid("cert_life", "%s, want 5s to %s", c.CertLife, ca.ClusterLife)
+	}
+	if c.StandbyReads && !c.Replica {
+		return daemon.Invalid("standby_reads", "needs replica: true")
 	}
 	return nil
 }

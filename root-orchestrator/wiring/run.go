@@ -246,11 +246,13 @@ func awaitActive(ctx context.Context, cfg Config, dir *os.Root, rep *standby.Rep
 	if err != nil {
 		return nil, err
 	}
-	reads, err := httpapi.NewCopy(httpapi.CopyOptions{
-		Ring: func() (*jwt.Ring, error) { return openRing(dir, false, log) }, Sealer: seal.New(keys), Log: log,
-	})
-	if err != nil {
-		return nil, err
+	var reads standby.Reads
+	if cfg.StandbyReads {
+		if reads, err = httpapi.NewCopy(httpapi.CopyOptions{
+			Ring: func() (*jwt.Ring, error) { return openRing(dir, false, log) }, Sealer: seal.New(keys), Log: log,
+		}); err != nil {
+			return nil, err
+		}
 	}
 	authority, err := openAuthority(dir, false)
 	if err != nil {

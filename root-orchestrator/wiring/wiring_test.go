@@ -671,6 +671,7 @@ func TestConfigFaults(t *testing.T) {
 		"dead":          func(c *wiring.Config) { c.Dead = -1 },
 		"replica":       func(c *wiring.Config) { c.Replica = true },
 		"gossip_listen": func(c *wiring.Config) { c.Replica, c.Store, c.GossipListen = true, "mongodb://db", "7446" },
+		"standby_reads": func(c *wiring.Config) { c.StandbyReads = true },
 		"replica_lease": func(c *wiring.Config) { c.Replica, c.Store, c.ReplicaLease = true, "mongodb://db", time.Millisecond },
 	} {
 		cfg := wiring.Defaults()

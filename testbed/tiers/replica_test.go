@@ -71,6 +71,7 @@ func runReplica() {
 func replicaConfig(uri, dir, listen string, all ...string) root.Config {
 	cfg := root.Defaults()
 	cfg.Data, cfg.Listen, cfg.Replica, cfg.Store, cfg.GossipListen = dir, listen, true, daemons.Secret(uri), "127.0.0.1:0"
+	cfg.StandbyReads = true
 	for _, a := range all {
 		cfg.Replicas = append(cfg.Replicas, "https://"+a)
 	}
