@@ -293,6 +293,27 @@ func TestPersonalTokens(t *testing.T) {
 	}
 }
 
+// A personal token may have been made by whoever knew the password.
+func TestAChangedPasswordEndsPersonalTokens(t *testing.T) {
+	f := newFixture()
+	f.alice(t)
+	text, _, err := f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+	ok(t, err)
+	f.now = f.now.Add(time.Second)
+	ok(t, f.SetPassword(ctx, "acme/alice", pw, pw+"2"))
+	for range 2 {
+		_, err = f.Authenticate(text)
+		is(t, err, api.ErrUnauthenticated)
+		if n := len(f.PATs("acme/alice")); n != 0 {
+			t.Errorf("%d personal tokens are listed", n)
+		}
+		f.restart()
+	}
+	text, _, err = f.CreatePAT(ctx, "acme/alice", "ci", nil, time.Hour)
+	ok(t, err)
+	must(f.Authenticate(text))
+}
+
 func TestDelegatedTokensAreForOneMachine(t *testing.T) {
 	f := newFixture()
 	s := f.alice(t)
@@ -360,8 +381,8 @@ func TestWhatTakesRightsIsRevoked(t *testing.T) {
 		{"one role less", set(func(u *account.User) { u.Roles = u.Roles[1:] }), 1},
 		{"disabled", set(func(u *account.User) { u.Disabled = true }), 1},
 		{"enabled", set(func(u *account.User) { u.Disabled = false }), 0},
-		{"another password", func() error { return f.SetPassword(ctx, "acme/alice", pw, pw+"2") }, 1},
 		{"a personal token", func() error { return f.RevokePAT(ctx, "acme/alice", pat.ID) }, 1},
+		{"another password", func() error { return f.SetPassword(ctx, "acme/alice", pw, pw+"2") }, 1},
 		{"deleted", func() error { return f.DeleteUser(ctx, "acme/alice") }, 1},
 	} {
 		before := f.Revocations().Since(0)

@@ -206,7 +206,8 @@ func (s *Service) Authenticate(bearer string) (Authenticated, error) {
 		if !ok || p.User != d.ID || subtle.ConstantTimeCompare([]byte(p.Hash), []byte(hashSecret(bearer))) != 1 {
 			return Authenticated{}, fmt.Errorf("personal token of %s is revoked: %w", c.Subject, api.ErrUnauthenticated)
 		}
-	} else if c.Issued.Before(d.From) || c.Mark != 0 && c.Mark <= d.Mark {
+	}
+	if c.Issued.Before(d.From) || c.Mark != 0 && c.Mark <= d.Mark {
 		return Authenticated{}, fmt.Errorf("token of %s is older than the password: %w", c.Subject, api.ErrUnauthenticated)
 	}
 	p := c.Principal()

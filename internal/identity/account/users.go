@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -217,5 +218,5 @@ func (s *Service) putHash(ctx context.Context, id UserID, hash string) error {
 		return err
 	}
 	s.revoked.User(string(id))
-	return s.SignOut(ctx, id)
+	return errors.Join(s.SignOut(ctx, id), s.pats.DeleteWhere(ctx, func(p patDoc) bool { return p.User == id }))
 }
