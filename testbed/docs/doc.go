@@ -67,6 +67,8 @@ func Blocks(top, file string) ([]Block, error) {
 		line := in.Text()
 		info, fence := strings.CutPrefix(line, "```")
 		switch {
+		case !fence && open == nil && strings.HasPrefix(strings.TrimSpace(line), "```"):
+			return nil, fmt.Errorf("%s:%d: the block is indented, so that no test sees its commands", file, n)
 		case fence && open == nil:
 			open = &Block{File: file, Line: n + 1, Info: strings.TrimSpace(info)}
 			text.Reset()

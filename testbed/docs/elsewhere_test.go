@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,7 +11,7 @@ import (
 )
 
 // TestCommandsOfHowToGuidesAreRun fails for commands of treeline in a block that no test runs, and for a block whose
-// test does not exist or has none of its commands.
+// test does not exist or, with its scripts in testdata, has none of its commands.
 func TestCommandsOfHowToGuidesAreRun(t *testing.T) {
 	files, err := Documents(top)
 	if err != nil {
@@ -35,6 +36,12 @@ func TestCommandsOfHowToGuidesAreRun(t *testing.T) {
 			return err
 		}
 		text, err := os.ReadFile(path)
+		scripts, globbed := filepath.Glob(filepath.Join(filepath.Dir(path), "testdata", "*", "*.txtar"))
+		err = errors.Join(err, globbed)
+		for _, script := range scripts {
+			more, wrong := os.ReadFile(script)
+			text, err = append(text, more...), errors.Join(err, wrong)
+		}
 		for name, blocks := range of {
 			if !strings.Contains(string(text), "\nfunc "+name+"(") {
 				continue

@@ -173,6 +173,7 @@ func (p *peopled) startCluster(ts *testscript.TestScript, _ bool, args []string)
 	p.munich = c
 	p.runCluster()
 	p.at = strings.TrimSpace(wait(p.t, filepath.Join(c.cfg.Data, cluster.AddressFile)))
+	ts.Setenv("MUNICH", p.at)
 	token := wait(p.t, filepath.Join(c.cfg.Data, cluster.OperatorFile))
 	ts.Check(os.WriteFile(filepath.Join(p.shared, args[0]+".operator-token"), []byte(token), 0o600))
 }
