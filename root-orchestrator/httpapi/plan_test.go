@@ -181,7 +181,7 @@ func jsonText(v any) string {
 // A cluster that does not have an instance gets only the fields of its SLA that placement depends
 // on. Each new field must be listed as one kind or the other.
 func TestEveryFieldIsForPlacingOrKeptBack(t *testing.T) {
-	kept := []string{"ID", "Code", "Cmd", "Environment", "Labels", "MaxAttempts", "OneShot", "Platform", "Replicas", "StopGrace", "Update"}
+	kept := []string{"ID", "Code", "Cmd", "Disruption", "Environment", "Labels", "MaxAttempts", "OneShot", "Platform", "Replicas", "StopGrace", "Update"}
 	full := reflect.New(reflect.TypeFor[api.Microservice]()).Elem()
 	fill(full)
 	got := reflect.ValueOf(*httpapi.PlacementSpec(full.Interface().(api.Microservice)))

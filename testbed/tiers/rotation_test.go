@@ -46,6 +46,7 @@ func TestAClusterRotatesItsAuthority(t *testing.T) {
 	status := func(what string, ok func(api.Authority) bool) {
 		t.Helper()
 		eventually(t, what, func() bool {
+			time.Sleep(200 * time.Millisecond) // the rate of requests is limited
 			var s api.Authority
 			return c.do(c.token, "GET", path, nil, &s) == nil && ok(s)
 		})
@@ -64,7 +65,10 @@ func TestAClusterRotatesItsAuthority(t *testing.T) {
 	c.run(t)
 	since := time.Now()
 	retire := api.RotateAuthority{Retire: true, LeaveBehind: []api.NodeID{"n2"}}
-	eventually(t, "the earlier key is retired", func() bool { return c.do(c.token, "POST", path, retire, nil) == nil })
+	eventually(t, "the earlier key is retired", func() bool {
+		time.Sleep(200 * time.Millisecond)
+		return c.do(c.token, "POST", path, retire, nil) == nil
+	})
 	status("the certificate of n1 says so", func(s api.Authority) bool { return s.State == api.AuthorityRetired && onlyAway(s) })
 	c.heard(t, since, "n1")
 
