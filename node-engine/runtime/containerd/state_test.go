@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/runtime"
 	"github.com/treeline-edge/treeline/node-engine/runtime/logs"
 )
 
@@ -66,9 +68,16 @@ func TestAnUnknownStateIsNoSuccess(t *testing.T) {
 			if _, err := l.Create("c"); err != nil {
 				t.Fatal(err)
 			}
+			unclear := &tasktypes.Process{ID: "c", Status: unknown}
+			if got := r.status("c", runtime.Workload{}, unclear).Phase; got != wire.WorkloadCreated {
+				t.Errorf("a task that nobody has started is listed as %s, want created", got)
+			}
 			err = r.start(t.Context(), "c")
 			if (err == nil) != (try.want == "") || err != nil && !strings.Contains(err.Error(), try.want) {
 				t.Errorf("start: got %v, want %q", err, try.want)
+			}
+			if got := r.status("c", runtime.Workload{}, unclear).Phase; got != wire.WorkloadRunning {
+				t.Errorf("a task that was started is listed as %s, want running", got)
 			}
 			f.states = []tasktypes.Status{unknown}
 			if _, err := r.task(t.Context(), "c"); !errors.Is(err, api.ErrUnavailable) || !strings.Contains(err.Error(), "shim does not answer") {

@@ -382,6 +382,8 @@ func (r *Runtime) status(id string, w runtime.Workload, t *tasktypes.Process) ru
 		// It was started, and its shim is gone: the machine was restarted, or the shim killed.
 		st.Phase, st.ExitCode = wire.WorkloadExited, unknownExitCode
 	case t == nil, t.Status == tasktypes.Status_CREATED:
+	case t.Status == tasktypes.Status_UNKNOWN && !r.logs.Marked(id):
+		// Its shim does not answer in time. The task is being created: nobody has tried to start it.
 	case t.Status == tasktypes.Status_STOPPED:
 		st.Phase, st.ExitCode = wire.WorkloadExited, int(t.ExitStatus)
 		st.OOM = r.outOfMemory(id, st.ExitCode)
