@@ -224,6 +224,8 @@ func (c *Core) expire() {
 			c.netbook.InterestDue(k.Node)
 		case effects.Lease:
 			c.networkChanged(c.netbook.LeasesDue())
+		case effects.Routes:
+			c.netbook.RoutesDue()
 		case effects.Listen:
 			c.place.ListenDue(k.Instance)
 		case effects.Check:

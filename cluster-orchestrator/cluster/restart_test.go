@@ -180,7 +180,25 @@ func TestARestartedClusterKeepsItsSubscriptionAtTheRoot(t *testing.T) {
 	if got := subscribed(); len(got) > 0 {
 		t.Errorf("it still subscribes to %+v, and no node does", got)
 	}
-	root(3, wire.Records{RemovedRoutes: []api.ServiceID{web}})
+	// Another cluster may change its route with each of its reports.
+	saves := 0
+	for rev := uint64(3); rev < 103; rev++ {
+		root(rev, wire.Records{Routes: []api.Route{{Service: web, Rev: rev, Addresses: api.ServiceAddresses{RoundRobin: rr}}}})
+		for _, d := range w.last.Save {
+			if d.Kind == netbook.RouteKind {
+				saves++
+			}
+		}
+	}
+	if saves > 1 {
+		t.Errorf("100 changes at once are saved %d times, want once", saves)
+	}
+	w.pass(10 * time.Second)
+	if d := w.disk[netbook.RouteKind+"\x00"+string(web)]; !strings.Contains(string(d.Data), `"rev":102`) {
+		t.Errorf("after the changes %s is saved, want the last one", d.Data)
+	}
+	root(103, wire.Records{RemovedRoutes: []api.ServiceID{web}})
+	w.pass(10 * time.Second)
 	for _, d := range w.disk {
 		if d.Kind == netbook.RouteKind {
 			t.Errorf("the removed route is still saved: %s", d.Data)

@@ -56,6 +56,7 @@ const (
 	Scale                // decide the numbers of instances
 	Run                  // runs of schedules are due
 	Move                 // try again the nodes to which an instance's volumes could not be copied
+	Routes               // save the root's routes that changed meanwhile
 )
 
 func (s *Sink) Begin(now time.Time) {

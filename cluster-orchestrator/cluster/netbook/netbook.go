@@ -43,6 +43,8 @@ type Machine struct {
 	due    map[api.NodeID]bool // nodes to consider in Flush
 	out    Result              // of the current call
 
+	unsaved map[api.ServiceID]bool // services whose route from the root has changed since it was saved
+
 	whole bool   // the root requested everything
 	sent  uint64 // unacknowledged report with news; 0: none
 }
@@ -95,7 +97,7 @@ type Result struct {
 func New(fx *effects.Sink, cfg Config) *Machine {
 	return &Machine{
 		fx: fx, cfg: cfg, routes: routes.New(cfg.Cluster), nodes: map[api.NodeID]*node{},
-		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, whole: true, leases: leases{waiting: map[api.NodeID]bool{}},
+		hosted: map[routes.Place]bool{}, due: map[api.NodeID]bool{}, unsaved: map[api.ServiceID]bool{}, whole: true, leases: leases{waiting: map[api.NodeID]bool{}},
 	}
 }
 
@@ -375,6 +377,25 @@ func (m *Machine) RestoreRoute(data []byte) (api.ServiceID, error) {
 	return r.Service, nil
 }
 
+// saveEvery is the least time between two saves of routes, of which other clusters decide how often they change.
+const saveEvery = 5 * time.Second
+
+// RoutesDue saves the root's routes that have changed since the last save.
+func (m *Machine) RoutesDue() {
+	if len(m.unsaved) == 0 {
+		return
+	}
+	for _, id := range step.Keys(m.unsaved) {
+		if r, ok := m.routes.Foreign(id); ok {
+			m.fx.Journal.Put(RouteKind, string(id), r)
+		} else {
+			m.fx.Journal.Delete(RouteKind, string(id))
+		}
+	}
+	clear(m.unsaved)
+	m.fx.Timers.Set(effects.Key{Kind: effects.Routes}, m.fx.Now.Add(saveEvery))
+}
+
 // FromRoot handles a message of the root. It returns the services whose route from the root
 // changed.
 func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result) {
@@ -383,11 +404,10 @@ func (m *Machine) FromRoot(msg wire.RootNet) (changed []api.ServiceID, r Result)
 		return nil, Result{}
 	}
 	for _, id := range changed {
-		if r, ok := m.routes.Foreign(id); ok {
-			m.fx.Journal.Put(RouteKind, string(id), r)
-		} else {
-			m.fx.Journal.Delete(RouteKind, string(id))
-		}
+		m.unsaved[id] = true
+	}
+	if !m.fx.Timers.Has(effects.Key{Kind: effects.Routes}) {
+		m.RoutesDue()
 	}
 	m.setShares(msg.Ranges, msg.Shares)
 	m.whole = m.whole || msg.RequestWhole
