@@ -16,8 +16,8 @@ UP_PROGRAMS=(containerd:containerd ctr:containerd runc:runc ip:iproute2 nft:nfta
 SHOP_PROGRAMS=(redis-check-rdb:redis-tools) # for the example shop
 HA_PROGRAMS=(mosquitto:mosquitto)           # for scripts/up --ha
 COMPOSE_PROGRAMS=(docker:docker.io dockerd:docker.io docker-compose:docker-compose iptables:iptables
-	containerd:containerd runc:runc ip:iproute2 unshare:util-linux) # for testbed/compose/run
-TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" "${HA_PROGRAMS[@]}" "${COMPOSE_PROGRAMS[@]}" debootstrap:debootstrap mosquitto_passwd:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
+	containerd:containerd runc:runc ip:iproute2 unshare:util-linux debootstrap:debootstrap) # for testbed/compose/run
+TEST_PROGRAMS=("${UP_PROGRAMS[@]}" "${SHOP_PROGRAMS[@]}" "${HA_PROGRAMS[@]}" mosquitto_passwd:mosquitto ping:iputils-ping conntrack:conntrack iperf3:iperf3
 	ethtool:ethtool tc:iproute2 ss:iproute2 sysctl:procps nsenter:util-linux mount:mount e2fsck:e2fsprogs
 	curl:curl git:git systemd-analyze:systemd systemctl:systemd openrc:openrc python3:python3-minimal python3:python3 gcc:gcc as:binutils ld:binutils
 	qemu-system-x86_64:qemu-system-x86 docker-registry:docker-registry prometheus:prometheus promtool:prometheus
