@@ -145,6 +145,9 @@ func (in NodeAlive) apply(c *Core) error {
 // nodeAlive handles a heartbeat. Its cost does not depend on the cluster's size.
 func (c *Core) nodeAlive(id api.NodeID, a wire.Alive) {
 	if !c.acceptBoot(id, a.Boot) {
+		if n, ok := c.members.Node(id); ok {
+			c.fx.ToNode(id, wire.Lease{Boot: n.Boot}) // a late heartbeat, or the node lost its store and its clock went back
+		}
 		return
 	}
 	r, ok := c.members.Alive(id, a)

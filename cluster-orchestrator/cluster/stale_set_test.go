@@ -95,6 +95,30 @@ func TestANodeThatRejoinsMustAcknowledgeASetWithoutCompletedInstances(t *testing
 	w.checkBooks()
 }
 
+// TestANodeWithALowerBootNumberIsToldTheHigherOne: a node lost its store, its clock went back, and a heartbeat of its earlier
+// process arrives after it has joined again. Its own messages would be taken for old ones until its clock had caught up.
+func TestANodeWithALowerBootNumberIsToldTheHigherOne(t *testing.T) {
+	w := newWorld(t, 1)
+	n := w.nodes["n0"]
+	n.boot = 9000
+	w.speak("n0")
+	late := n.alive()
+	n.boot, n.seq, n.beat = 5000, 0, 0
+	w.step(JoinNode{Info: nodeInfo("n0", api.Resources{MilliCPU: 4000, MemoryMB: 4096})})
+	w.speak("n0")
+	w.step(late)
+	n.got = nil
+	w.step(n.alive())
+	if len(n.got) != 1 || n.got[0] != any(wire.Lease{Boot: 9000}) {
+		t.Fatalf("it is told %+v, want the higher boot number and nothing else", n.got)
+	}
+	n.boot = 9001
+	w.speak("n0")
+	if got := w.node("n0"); got.Status != api.NodeReady {
+		t.Errorf("with a higher number it is %+v, want it ready", got)
+	}
+}
+
 // TestTheEndOfAnEarlierPlacementFreesNoCapacityOfALaterOne: the node got a new placement of the
 // instance, and its end before the node reported it.
 func TestTheEndOfAnEarlierPlacementFreesNoCapacityOfALaterOne(t *testing.T) {

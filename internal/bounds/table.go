@@ -18,7 +18,7 @@ const (
 	sentence  = 2048 // bytes of an explanation for people
 	evidence  = 8 << 10
 
-	maxBoot  = 1 << 40 // boot numbers follow the wall clock in seconds
+	maxBoot  = wire.MaxBoot
 	maxCount = 1 << 53 // sequence numbers and generations
 	maxEpoch = 1 << 62
 

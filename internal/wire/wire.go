@@ -107,6 +107,9 @@ const EmbeddedBroker = "embedded"
 // MaxBrokers bounds Desired.Brokers; a node ignores further ones.
 const MaxBrokers = 4
 
+// MaxBoot is the highest boot number of a node or netmanager that a cluster accepts. The numbers follow the wall clock in seconds.
+const MaxBoot = 1 << 40
+
 // Timing has the durations that a cluster sets for its nodes, measured with monotonic clocks.
 type Timing struct {
 	Heartbeat time.Duration `json:"beat"`  // interval of heartbeats
@@ -218,8 +221,10 @@ type Alive struct {
 // Lease answers a heartbeat if the node has an exclusive instance or the cluster lacks
 // observations. It is valid only for a node that has generation Gen or a later one.
 type Lease struct {
+	// Boot is the highest boot number that the cluster knows of the node. A node with a lower one takes a higher one: it has
+	// lost its store and its clock went back.
 	Boot         uint64         `json:"boot"`
-	Seq          uint64         `json:"seq"` // of the heartbeat that it answers
+	Seq          uint64         `json:"seq"` // of the heartbeat that it answers; 0: it grants nothing
 	Gen          api.Generation `json:"gen"`
 	RequestWhole bool           `json:"want_whole,omitempty"`
 	// RequestAlive requests an immediate heartbeat (a roll call), whatever the other fields are.

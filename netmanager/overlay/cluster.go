@@ -54,6 +54,13 @@ func (in Link) apply(c *Core) {
 
 func (in Down) apply(c *Core) {
 	d := in.NetDown
+	if d.Boot > c.boot && d.Boot < wire.MaxBoot {
+		// The cluster knows a higher number of this netmanager, which lost its store and whose clock went back.
+		c.boot = d.Boot + 1
+		c.saveMeta()
+		c.subs.Requested(true, true)
+		return
+	}
 	if d.Boot != 0 && d.Boot != c.boot || !c.subs.Take(d.Rev) {
 		return // for an earlier process, or out of order
 	}
@@ -226,7 +233,7 @@ func (c *Core) report() {
 		self.Coord = &coord
 		up.Self = &self
 	}
-	// The message may be volatile: the only document that it depends on is the boot number, which Start
-	// saves.
+	// The message may be volatile: the only document that it depends on is the boot number. Start saves it, and the cluster
+	// corrects one that is too low.
 	c.emit(wire.ToCluster, up)
 }

@@ -619,7 +619,8 @@ func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 	boot := w.c.boot
 	_, rev := w.c.subs.Position()
 	w.step(Down{wire.NetDown{Boot: boot, Rev: rev - 1, Whole: true}})
-	w.step(Down{wire.NetDown{Boot: boot + 1, Rev: rev + 9, Whole: true}})
+	w.step(Down{wire.NetDown{Boot: boot - 1, Rev: rev + 9, Whole: true}})
+	w.step(Down{wire.NetDown{Boot: wire.MaxBoot, Rev: rev + 9, Whole: true}})
 	w.step(Down{wire.NetDown{Boot: boot, Rev: rev, Records: wire.Records{Routes: []api.Route{route("web", 4, 1, 2)}}}})
 	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
 		t.Fatal(got)
@@ -629,6 +630,25 @@ func TestLateAndForeignMessagesAreDropped(t *testing.T) {
 		t.Fatalf("a whole replaces: %s", got)
 	}
 	w.checkIndexes()
+}
+
+// A late message of an earlier process reached the cluster after the store was lost and the clock went back.
+func TestABootNumberBelowTheClustersIsRaised(t *testing.T) {
+	w, client := ready(t)
+	w.step(Miss{Local: client, Remote: vip(1)})
+	w.answer(wire.NetDown{Records: wire.Records{Routes: []api.Route{route("web", 5, 1, 1)}}})
+	higher := w.c.boot + 5000
+	ups := messages(w.step(Down{wire.NetDown{Boot: higher, Rev: 99, Whole: true}}))
+	if len(ups) != 1 || ups[0].Boot <= higher || !ups[0].Whole || ups[0].Self == nil {
+		t.Errorf("the cluster gets %+v, want all with a boot number above %d", ups, higher)
+	}
+	if got := w.backendsOf(vip(1)); got != "10.16.1.1*1 " {
+		t.Errorf("the other process's message changed the route: %q", got)
+	}
+	w.restart()
+	if w.c.boot <= higher {
+		t.Errorf("after a restart its boot number is %d, want more than %d", w.c.boot, higher)
+	}
 }
 
 func TestABackendOutsideItsPeersSubnetIsIgnored(t *testing.T) {

@@ -104,6 +104,12 @@ func (c *Core) lease(m wire.Lease) {
 	if m.RequestAlive {
 		c.timers.Set(timerKey{what: timerHeartbeat}, c.now)
 	}
+	if m.Boot > c.boot && m.Boot < wire.MaxBoot {
+		c.boot = m.Boot + 1
+		c.saveMeta()
+		l.sendWhole = true
+		c.timers.Set(timerKey{what: timerHeartbeat}, c.now)
+	}
 	if m.Boot != c.boot {
 		return
 	}

@@ -484,3 +484,26 @@ func TestWhatCompletedLeavesTheNetwork(t *testing.T) {
 		t.Error("what is restarted leaves the network")
 	}
 }
+
+// TestABootNumberBelowTheClustersIsRaised: the cluster knows a higher number of an earlier process.
+func TestABootNumberBelowTheClustersIsRaised(t *testing.T) {
+	w := newWorld(t)
+	w.wants(assignment(1, exclusive))
+	w.lease()
+	before := w.c.boot
+	w.step(Lease{wire.Lease{Boot: wire.MaxBoot}}) // after it there would be no higher one
+	if w.c.boot != before {
+		t.Errorf("its boot number is %d, want %d as before", w.c.boot, before)
+	}
+	higher := before + 5000
+	w.step(Lease{wire.Lease{Boot: higher}})
+	w.pass(time.Second)
+	if a, r := last[wire.Alive](w), last[wire.NodeReport](w); a.Boot <= higher || r.Boot != a.Boot || !r.Whole {
+		t.Errorf("it sends %+v and %+v, want both with a boot number above %d, and a whole report", a, r, higher)
+	}
+	w.is(api.Running)
+	w.restart()
+	if w.c.boot <= higher+1 {
+		t.Errorf("after a restart its boot number is %d, want more than %d", w.c.boot, higher+1)
+	}
+}

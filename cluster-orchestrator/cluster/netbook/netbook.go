@@ -188,7 +188,12 @@ func (m *Machine) SetLoad(id api.NodeID, cpu uint8) Result {
 // effect.
 func (m *Machine) Up(id api.NodeID, up wire.NetUp) (r Result, ok bool) {
 	n := m.node(id)
-	if up.Boot == 0 || up.Boot < n.boot {
+	if up.Boot == 0 {
+		return Result{}, false
+	}
+	if up.Boot < n.boot {
+		n.owesAnswer = true // with the number, so that a netmanager that lost its store takes a higher one
+		m.MarkDue(id)
 		return Result{}, false
 	}
 	if up.Boot > n.boot {

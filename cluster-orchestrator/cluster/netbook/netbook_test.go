@@ -246,6 +246,19 @@ func TestNodeThatJoinsAgainAfterItsFirstMessageIsGivenItsLease(t *testing.T) {
 	}
 }
 
+func TestNetmanagerWithALowerBootNumberIsToldTheHigherOne(t *testing.T) {
+	r := newRig(t)
+	r.up("n0", wire.NetUp{Boot: 7, Seq: 1, Self: selfOf("n0"), Whole: true})
+	r.up("n0", wire.NetUp{Boot: 5, Seq: 1, Self: selfOf("n0"), Whole: true})
+	if d := r.down["n0"]; len(d) != 1 || d[0].Boot != 7 {
+		t.Fatalf("it is told %+v, want boot number 7", d)
+	}
+	r.up("n0", wire.NetUp{Boot: 8, Seq: 1, Self: selfOf("n0"), Whole: true})
+	if d := r.down["n0"]; len(d) != 1 || d[0].Boot != 8 || d[0].Seq != 1 {
+		t.Errorf("with a higher number it is told %+v, want an answer", d)
+	}
+}
+
 func TestLeaseIsTakenBackWithItsShare(t *testing.T) {
 	r := newRig(t)
 	r.shares(1, share)

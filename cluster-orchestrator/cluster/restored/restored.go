@@ -195,7 +195,10 @@ func (m *Machine) Report(r wire.NodeReport) {
 // Alive answers a node's heartbeat. The answer requests a whole report until there is one.
 func (m *Machine) Alive(id api.NodeID, a wire.Alive, now time.Time, members func() []api.NodeID) (wire.Lease, bool) {
 	n := m.boot(id, a.Boot)
-	if n == nil || a.Seq <= n.beat {
+	if n == nil {
+		return wire.Lease{Boot: m.nodes[id].boot}, true // the node takes a higher number if it is not a late heartbeat
+	}
+	if a.Seq <= n.beat {
 		return wire.Lease{}, false
 	}
 	n.beat = a.Seq
