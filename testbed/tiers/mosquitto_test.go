@@ -75,7 +75,6 @@ func TestMosquittoCarriesACluster(t *testing.T) {
 	status := func(what string, ok func(api.Authority) bool) {
 		t.Helper()
 		eventually(t, what, func() bool {
-			time.Sleep(200 * time.Millisecond) // the rate of requests is limited
 			var s api.Authority
 			return c.do(c.token, "GET", path, nil, &s) == nil && ok(s)
 		})

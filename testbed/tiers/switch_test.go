@@ -54,7 +54,7 @@ func (c *tier) untilNode(t *testing.T, id api.NodeID, what string, ok func(api.N
 		if time.Now().After(deadline) {
 			t.Fatalf("node %s: state not reached in time: %s; the node is %+v (%v)", id, what, v, err)
 		}
-		time.Sleep(5 * time.Millisecond) // the API has no watch
+		time.Sleep(50 * time.Millisecond) // the API has no watch
 	}
 }
 
