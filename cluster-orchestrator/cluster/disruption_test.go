@@ -17,6 +17,22 @@ func budgeted(n, budget int, m api.Microservice) wire.Assignment {
 	return a
 }
 
+// newBudgetedWorld returns a world in which an instance of m, with a disruption budget, runs on the node from.
+func newBudgetedWorld(t *testing.T, nodes, budget int, m api.Microservice) (w *world, from api.NodeID) {
+	w = newWorld(t, nodes)
+	w.wants(budgeted(0, budget, m))
+	w.beat()
+	return w, w.at(0).Node
+}
+
+// expectElsewhere checks that instance 0 runs on another node than from.
+func (w *world) expectElsewhere(when string, from api.NodeID) {
+	w.t.Helper()
+	if in := w.at(0); in.State != api.Running || in.Node == from {
+		w.t.Fatalf("%s: got %+v, want it elsewhere", when, in)
+	}
+}
+
 // permits has the root permit the disruption that an instance requests.
 func (w *world) permits(n int) {
 	w.t.Helper()
@@ -38,10 +54,7 @@ func (w *world) expectWaiting(n int, at api.NodeID) {
 }
 
 func TestDrainWaitsForTheDisruptionBudget(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 1, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 1, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.pass(time.Minute)
 	w.expectWaiting(0, from)
@@ -62,9 +75,7 @@ func TestDrainWaitsForTheDisruptionBudget(t *testing.T) {
 	w.beat()
 	w.restart()
 	w.pass(20 * time.Second)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Fatalf("after the permission: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("after the permission", from)
 	if o := w.observed(web.Instance(0)); o.Disruption != 0 || o.Reason != "" {
 		t.Errorf("when it is available again: got %+v, want no disruption", o)
 	}
@@ -78,10 +89,7 @@ func TestDrainWaitsForTheDisruptionBudget(t *testing.T) {
 }
 
 func TestEndOfADrainEndsItsRequestOfADisruption(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 1, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 1, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.beat()
 	w.expectWaiting(0, from)
@@ -100,10 +108,7 @@ func TestEndOfADrainEndsItsRequestOfADisruption(t *testing.T) {
 }
 
 func TestForcedDrainOverridesTheDisruptionBudget(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 0, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 0, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.pass(20 * time.Second)
 	w.expectWaiting(0, from)
@@ -115,30 +120,20 @@ func TestForcedDrainOverridesTheDisruptionBudget(t *testing.T) {
 		t.Errorf("after drain --force: got %+v, want it stopped, with a record of the override", o)
 	}
 	w.pass(20 * time.Second)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Errorf("after drain --force: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("after drain --force", from)
 }
 
 func TestDisruptionBudgetDoesNotDelayMovesWithoutInterruption(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 0, spec(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 0, spec(1, 100))
 	w.step(Drain{Node: from})
 	w.pass(20 * time.Second)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Errorf("make before break with max_unavailable 0: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("make before break with max_unavailable 0", from)
 }
 
 // TestOldPlacementIsKeptUntilTheNewOneIsReady checks that a health check that never passes ends no available
 // instance of a service with a disruption budget.
 func TestOldPlacementIsKeptUntilTheNewOneIsReady(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 0, spec(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 0, spec(1, 100))
 	for id := range w.nodes {
 		if id != from {
 			w.nodes[id].slow, w.nodes[id].reason = true, api.ReasonUnhealthy
@@ -152,24 +147,16 @@ func TestOldPlacementIsKeptUntilTheNewOneIsReady(t *testing.T) {
 }
 
 func TestFailedInstancesNeedNoDisruptionBudget(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 0, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 0, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.expectWaiting(0, from)
 	w.says(from, 0, func(o *api.Observed) { o.State, o.Reason = api.Failed, api.ReasonExited })
 	w.pass(20 * time.Second)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Errorf("after its failure: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("after its failure", from)
 }
 
 func TestRequestedMoveWaitsForTheDisruptionBudget(t *testing.T) {
-	w := newWorld(t, 3)
-	w.wants(budgeted(0, 1, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 3, 1, exclusive(1, 100))
 	to := api.NodeID("n2")
 	if to == from {
 		to = "n1"
@@ -227,32 +214,22 @@ func TestMoveOfVolumesWaitsForTheDisruptionBudget(t *testing.T) {
 }
 
 func TestEndOfTheBudgetEndsTheWait(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 0, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 0, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.expectWaiting(0, from)
 	w.wants(assignment(0, 1, exclusive(1, 100)))
 	w.pass(20 * time.Second)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Errorf("without a budget: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("without a budget", from)
 }
 
 // TestWaitEndsWithItsPlacement checks that a wait ends with the placement that it is about.
 func TestWaitEndsWithItsPlacement(t *testing.T) {
-	w := newWorld(t, 2)
-	w.wants(budgeted(0, 1, exclusive(1, 100)))
-	w.beat()
-	from := w.at(0).Node
+	w, from := newBudgetedWorld(t, 2, 1, exclusive(1, 100))
 	w.step(Drain{Node: from})
 	w.expectWaiting(0, from)
 	w.nodes[from].off = true
 	w.pass(time.Minute)
-	if in := w.at(0); in.State != api.Running || in.Node == from {
-		t.Fatalf("its node is silent: got %+v, want it elsewhere", in)
-	}
+	w.expectElsewhere("its node is silent", from)
 	if o := w.observed(web.Instance(0)); o.Disruption != 0 {
 		t.Errorf("after a failure: got %+v, want no disruption", o)
 	}
