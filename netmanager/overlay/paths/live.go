@@ -104,9 +104,18 @@ func (m *Machine) choose() (changed bool) {
 		}
 	}
 	if m.current != nil && m.current.dead() && m.inUse() {
+		m.relayFailed()
 		m.silent = true
 	}
 	return changed
+}
+
+// relayFailed begins to search for a direct path at once when the relay stops answering: the wait after
+// failed rounds, which is up to minutes, assumes that traffic has another path.
+func (m *Machine) relayFailed() {
+	if !m.silent && m.current.path.Relay() && m.now.Sub(m.punch.began) >= backoff[0] {
+		m.restartPunching()
+	}
 }
 
 // usable reports whether traffic may take the path.

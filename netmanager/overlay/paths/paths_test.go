@@ -76,6 +76,52 @@ func TestOneLostDirectionFallsBackToTheRelay(t *testing.T) {
 	}
 }
 
+// The relay stops while the next round of punching is minutes away.
+func TestFailedRelayBeginsTheSearchForADirectPath(t *testing.T) {
+	for seed := range uint64(3) {
+		for _, k := range []kind{none, fullCone, restricted, portRestricted} {
+			w, x, y := pair(t, seed, k, portRestricted)
+			w.direct = false
+			w.talk(x, 50*time.Millisecond)
+			w.talk(y, 50*time.Millisecond)
+			w.run(75 * time.Second)
+			for _, h := range w.hosts {
+				if r := h.m.Report(); !r.Path.Relay() || h.m.punch.fails < 3 {
+					t.Fatalf("%v, seed %d: %+v after %d rounds, want the relay after 3", k, seed, r, h.m.punch.fails)
+				}
+			}
+			w.direct, w.relay = true, false
+			w.run(8 * time.Second)
+			if !w.bothDirect() || x.m.Report().Silent || y.m.Report().Silent {
+				t.Errorf("%v, seed %d: not direct 8 s after the end of the relay: %+v / %+v", k, seed, x.m.Report(), y.m.Report())
+			}
+		}
+	}
+}
+
+// A peer that answers on the relay now and then cannot make each silence begin a round.
+func TestRelayThatFailsOftenBeginsFewRounds(t *testing.T) {
+	w, x, y := pair(t, 1, none, none)
+	w.direct = false
+	w.talk(x, 50*time.Millisecond)
+	w.talk(y, 50*time.Millisecond)
+	w.run(75 * time.Second)
+	clear(x.probes)
+	for range 30 {
+		w.relay = false
+		w.run(1500 * time.Millisecond)
+		w.relay = true
+		w.run(500 * time.Millisecond)
+	}
+	probes := 0
+	for _, n := range x.probes {
+		probes += n
+	}
+	if most := 2 * len(schedule) * int(time.Minute/backoff[0]); probes == 0 || probes > most {
+		t.Errorf("%d probes in a minute, want 1 to %d", probes, most)
+	}
+}
+
 // A laptop moves from one network to another.
 func TestRoamingHeals(t *testing.T) {
 	for seed := range uint64(10) {

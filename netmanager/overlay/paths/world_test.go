@@ -114,18 +114,19 @@ type host struct {
 
 // world is two hosts, a relay, and the network between.
 type world struct {
-	t     *testing.T
-	now   time.Time
-	start time.Time
-	rng   *rand.Rand
-	delay time.Duration
-	loss  float64
-	queue events
-	seq   int
-	hosts []*host
-	mtu   int
-	relay bool // the relay works
-	cut   map[string]bool
+	t      *testing.T
+	now    time.Time
+	start  time.Time
+	rng    *rand.Rand
+	delay  time.Duration
+	loss   float64
+	queue  events
+	seq    int
+	hosts  []*host
+	mtu    int
+	relay  bool // the relay works
+	direct bool // packets between the hosts arrive
+	cut    map[string]bool
 }
 
 type event struct {
@@ -152,7 +153,7 @@ var relayAddr = netip.MustParseAddrPort("198.51.100.1:7000")
 
 func newWorld(t *testing.T, seed uint64, a, b kind) *world {
 	w := &world{
-		t: t, now: time.Unix(1e9, 0), rng: rand.New(rand.NewPCG(seed, 9)), delay: 20 * time.Millisecond, relay: true,
+		t: t, now: time.Unix(1e9, 0), rng: rand.New(rand.NewPCG(seed, 9)), delay: 20 * time.Millisecond, relay: true, direct: true,
 		mtu: 1500, cut: map[string]bool{},
 	}
 	w.start = w.now
@@ -330,7 +331,7 @@ func (w *world) send(h *host, p Path, size int, arrive func(from Path)) {
 		}
 		return
 	}
-	if h.kind == blocked || h.peer.kind == blocked {
+	if h.kind == blocked || h.peer.kind == blocked || !w.direct {
 		return
 	}
 	src := h.leave(w.now, p.Addr)
