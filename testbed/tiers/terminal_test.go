@@ -171,8 +171,18 @@ applications:
       - {microservice_name: web, microservice_namespace: v1, virtualization: container, network: any, code: "web:1", vcpus: 1, stop_grace: 1}
 `
 
+const ledger = `sla_version: v2.0
+applications:
+  - application_name: bank
+    application_namespace: prod
+    microservices:
+      - {microservice_name: ledger, microservice_namespace: v1, virtualization: container, network: any, code: "ledger:1", vcpus: 1,
+         stop_grace: 1, exclusive: true, disruption: {max_unavailable: 1}}
+`
+
 // TestOperatorsDrainAndNameNodes: drain lists stuck instances with the reason, ends at its timeout,
-// and stops them with --force; commands accept the names that -o name prints.
+// and stops them with --force; commands accept the names that -o name prints. Drains of two nodes honour a
+// disruption budget.
 func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	c := openTerminal(t)
 	c.at.startNode(t, "n1")
@@ -242,6 +252,39 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	}
 	if out := c.must("__complete", "logs", "hello/"); !strings.Contains(out, "hello/web#0\trunning") {
 		t.Errorf("unexpected completion of hello/: %q", out)
+	}
+
+	// While one exclusive instance is away for a drain, its disruption budget keeps the other one on a drained node.
+	c.must("delete", "app", "hello", "-y", "--wait")
+	c.must("cordon", "n2")
+	c.apply(ledger)
+	c.must("wait", "bank", "--timeout", "3m")
+	c.must("uncordon", "n2")
+	c.must("cordon", "n1")
+	c.must("scale", "bank/ledger", "2")
+	c.must("wait", "bank", "--timeout", "3m")
+	for _, node := range []string{"n1", "n2"} {
+		if out := c.must("get", "instances", "--node", node, "-o", "name"); strings.Count(out, "bank.") != 1 {
+			t.Fatalf("on %s are %q, want one instance of bank", node, out)
+		}
+	}
+	_, third := c.at.startNode(t, "n3")
+	goOn := third.Fake.(*fakeRuntime).pause()
+	c.must("drain", "n1", "--detach")
+	c.must("drain", "n2", "--detach")
+	drained := func() string { return c.must("describe", "node", "n1") + c.must("describe", "node", "n2") }
+	eventually(t, "one instance is away and the other waits", func() bool {
+		return strings.Contains(c.must("get", "apps"), "1/2") && strings.Count(drained(), "max_unavailable 1) permits") == 1
+	})
+	if out := c.must("get", "instances", "bank"); strings.Count(out, "disruption_budget") != 1 || strings.Count(out, "running") != 1 {
+		t.Errorf("want one running instance with the reason disruption_budget while the other one moves:\n%s", out)
+	}
+	goOn()
+	c.must("drain", "n1", "--timeout", "2m")
+	c.must("drain", "n2", "--timeout", "2m")
+	c.must("wait", "bank", "--timeout", "3m")
+	if out := c.must("get", "instances", "--node", "n3", "-o", "name"); strings.Count(out, "bank.") != 2 {
+		t.Errorf("on n3 are %q, want both instances", out)
 	}
 }
 
