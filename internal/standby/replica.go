@@ -3,6 +3,7 @@ package standby
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/membership"
 	"github.com/treeline-edge/treeline/internal/reach"
+	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/shared"
@@ -80,7 +82,7 @@ type Options struct {
 	AddressFile string
 	// Keys are the files in Dir that all replicas have. The first one creates them.
 	Keys []string
-	// Secret is the one of Keys from which the key of the gossip is derived.
+	// Secret is the one of Keys that never changes. What identifies it is in the lease, and the key of the gossip is derived from it.
 	Secret string
 	Log    *slog.Logger
 }
@@ -101,8 +103,8 @@ type Replica struct {
 }
 
 // Open opens the store and listens. It returns ErrNotFound if another replica was active before and
-// Keys are missing here: with other keys, no machine below and no value in the store would survive a
-// takeover.
+// Keys are missing here, and ErrConflict if Secret is another one than that of the last active replica: with
+// other keys, no machine below and no value in the store would survive a takeover.
 func Open(ctx context.Context, o Options) (*Replica, error) {
 	if err := daemon.RemoveStale(o.Dir, o.AddressFile); err != nil {
 		return nil, err
@@ -151,11 +153,31 @@ func (r *Replica) checkKeys(ctx context.Context) error {
 		}
 	}
 	if len(missing) == 0 {
-		return nil
+		return r.fits(l)
 	}
+	return fmt.Errorf("start a replica: %s has no %s; %s: %w", r.o.Dir.Name(), strings.Join(missing, ", "), r.copyFrom(l), api.ErrNotFound)
+}
+
+// copyFrom says how a replica gets the keys.
+func (r *Replica) copyFrom(l shared.Lease) string {
 	last := len(r.o.Keys) - 1
-	return fmt.Errorf("start a replica: %s has no %s; copy %s and %s from the data directory of the replica at %s: %w",
-		r.o.Dir.Name(), strings.Join(missing, ", "), strings.Join(r.o.Keys[:last], ", "), r.o.Keys[last], l.Name, api.ErrNotFound)
+	return fmt.Sprintf("copy %s and %s from the data directory of the replica at %s", strings.Join(r.o.Keys[:last], ", "), r.o.Keys[last], l.Name)
+}
+
+// fits returns ErrConflict if the replica with a lease has another secret key than this one, which would find that
+// out after it has taken over. The other keys may be newer there.
+func (r *Replica) fits(l shared.Lease) error {
+	id, err := r.keysID()
+	if err != nil || l.Keys == "" || l.Keys == id {
+		return err
+	}
+	return fmt.Errorf("start a replica: %s in %s is not the one of the replica at %s; %s: %w", r.o.Secret, r.o.Dir.Name(), l.Name, r.copyFrom(l), api.ErrConflict)
+}
+
+// keysID returns what identifies Secret, and does not show it.
+func (r *Replica) keysID() (string, error) {
+	id, err := seal.Derive(r.o.Dir, r.o.Secret, "identity of replicas of "+r.o.Role)
+	return hex.EncodeToString(id), err
 }
 
 // ownURL returns the URL of this replica. It is the one in Replicas with its port and one of its names,
@@ -184,6 +206,11 @@ type Serving struct {
 // listener that it returns has the same address. The lease is held until Close.
 func (r *Replica) Await(ctx context.Context, s Serving) (net.Listener, error) {
 	addr := r.ln.Addr().String()
+	keys, err := r.keysID()
+	if err != nil {
+		return nil, err
+	}
+	r.shares.Keys(keys)
 	if err := r.openGossip(); err != nil {
 		return nil, err
 	}
@@ -251,7 +278,7 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	handler = healthOr(where, handler)
 	serving, stop := context.WithCancel(ctx)
 	defer stop() // requests that last longer end by themselves
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	run := func(parts ...daemon.Part) {
 		if err := daemon.RunAll(serving, parts...); serving.Err() == nil {
 			failed <- fmt.Errorf("serve as a standby: %w", err)
@@ -267,6 +294,11 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	log.Info(kind+" is a standby until no other replica is active", "address", local, "data", r.o.Dir.Name())
 	daemon.NotifyReady(log)
 	st, err := r.shares.Await(serving, func(l shared.Lease) {
+		if err := r.fits(l); err != nil { // both may have been the first one
+			failed <- err
+			stop()
+			return
+		}
 		r.gossip.Contact(l.Gossip)
 		if l.Name == r.url {
 			active.Store(nil) // forwarding to itself would be refused

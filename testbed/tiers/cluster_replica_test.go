@@ -77,11 +77,9 @@ func TestReplicasOfAClusterTakeOver(t *testing.T) {
 	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "copy cluster-ca.pem, cluster.json, secrets.key and operator-token") {
 		t.Fatalf("a replica without keys: %v, want ErrNotFound that names the files", err)
 	}
-	for _, name := range []string{"cluster-ca.pem", "cluster.json", "secrets.key", cluster.OperatorFile} {
-		b, err := os.ReadFile(filepath.Join(one, name))
-		check(t, err)
-		check(t, os.WriteFile(filepath.Join(two, name), b, 0o600))
-	}
+	copyKeys(t, one, two, func() error {
+		return cluster.Run(ctx, clusterReplicaConfig(uri, two, "mqtts://"+addr[2], root.token(), addr[1]), slog.New(slog.DiscardHandler))
+	}, "cluster-ca.pem", "cluster.json", "secrets.key", cluster.OperatorFile)
 	p.both = append(p.both, startReplicaWith(t, env, uri, two, addr[1], addr[0]))
 	eventually(t, "a standby that names the active replica, forwards requests of people and refuses those of nodes", func() bool {
 		_, standby := p.onlyActive()

@@ -27,6 +27,7 @@ import (
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
 	daemons "github.com/treeline-edge/treeline/internal/daemon"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/seal"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
 	"github.com/treeline-edge/treeline/internal/store/mongo/mongotest"
@@ -270,6 +271,30 @@ func (p *replicas) treeline(stdin string, args ...string) (code int, out string)
 	return code, text.String()
 }
 
+// copyKeys copies the files with the keys of a replica. With a secrets.key of another installation beside them, start must
+// refuse the replica.
+func copyKeys(t *testing.T, from, to string, start func() error, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		check(t, err)
+		check(t, os.WriteFile(filepath.Join(to, name), b, 0o600))
+	}
+	name := filepath.Join(to, "secrets.key")
+	right, err := os.ReadFile(name)
+	check(t, err)
+	check(t, os.Remove(name))
+	dir, err := os.OpenRoot(to)
+	check(t, err)
+	defer dir.Close()
+	_, err = seal.KeyFile(dir, "secrets.key", false) // creates it
+	check(t, err)
+	if err := start(); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "secrets.key in "+to+" is not the one of the replica at https://") {
+		t.Errorf("a replica with another secrets.key: %v, want ErrConflict that names the file", err)
+	}
+	check(t, os.WriteFile(name, right, 0o600))
+}
+
 // Two processes share a store: the second serves its role and forwards requests to the first, and takes
 // over with everything that was acknowledged when the first one is killed or stopped. A cluster and the
 // CLI find the active one by themselves.
@@ -328,11 +353,9 @@ func TestReplicasTakeOver(t *testing.T) {
 	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "copy root-ca.pem, token-keys.json and secrets.key") {
 		t.Fatalf("a replica without keys: %v, want ErrNotFound that names the files", err)
 	}
-	for _, name := range []string{"root-ca.pem", "token-keys.json", "secrets.key"} {
-		b, err := os.ReadFile(filepath.Join(one, name))
-		check(t, err)
-		check(t, os.WriteFile(filepath.Join(two, name), b, 0o600))
-	}
+	copyKeys(t, one, two, func() error {
+		return root.Run(ctx, replicaConfig(uri, two, addr2), slog.New(slog.DiscardHandler))
+	}, "root-ca.pem", "token-keys.json", "secrets.key")
 	p.both = append(p.both, startReplica(t, uri, two, addr2, addr1))
 	var standby *replica
 	eventually(t, "a standby that names the active replica", func() bool {

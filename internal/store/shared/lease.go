@@ -19,6 +19,7 @@ type Lease struct {
 	Next     uint64        `json:"next,omitempty"`     // a position that was the next one of the store's log
 	Released bool          `json:"released,omitempty"` // the holder writes nothing more
 	Gossip   string        `json:"gossip,omitempty"`   // host:port at which it is a member (package membership)
+	Keys     string        `json:"keys,omitempty"`     // identifies the keys that all replicas have; empty: of an earlier release
 	TTL      time.Duration `json:"ttl"`
 
 	position uint64 // in the log of leases; 0: there is no lease

@@ -37,6 +37,7 @@ type Replica struct {
 	o           Options
 	id          string // of the process
 	gossip      string
+	keys        string
 	wake        <-chan struct{}
 }
 
@@ -50,6 +51,9 @@ func New(log, leases Log, o Options) *Replica {
 // Gossip sets the address by which other replicas reach this one by gossip, which its lease shows. As a standby, it reads the lease at once
 // when wake has a value. That is a hint: what it reads decides. Gossip is called before Await.
 func (r *Replica) Gossip(address string, wake <-chan struct{}) { r.gossip, r.wake = address, wake }
+
+// Keys sets what identifies the keys of this replica, which its lease shows. It is called before Await.
+func (r *Replica) Keys(id string) { r.keys = id }
 
 // Active returns the last lease; its Name is empty if there never was one.
 func (r *Replica) Active(ctx context.Context) (Lease, error) {
@@ -117,7 +121,7 @@ func (r *Replica) takeOver(ctx context.Context, l Lease) (*Store, error) {
 	s.end.Store(max(l.Next, 1))
 	s.lease = &lease{
 		log: r.leases, next: s.end.Load, slog: r.o.Log,
-		self: Lease{Holder: r.id, Name: r.o.Name, Gossip: r.gossip, TTL: r.o.TTL, position: l.position},
+		self: Lease{Holder: r.id, Name: r.o.Name, Gossip: r.gossip, Keys: r.keys, TTL: r.o.TTL, position: l.position},
 	}
 	held, err := s.lease.renew(ctx, false)
 	if err != nil {
