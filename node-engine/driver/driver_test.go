@@ -365,11 +365,16 @@ func TestRuntimeGoesDownAndReturns(t *testing.T) {
 				break
 			}
 		}
+		time.Sleep(8 * time.Second) // as long as a slow machine needs to start containerd
 		f.rt.mu.Lock()
 		f.rt.down = nil
 		f.rt.mu.Unlock()
+		returned := time.Now()
 		for {
 			if in, ok := (<-f.inputs).(node.Info); ok && in.Fresh {
+				if lag := time.Since(returned); lag > 2500*time.Millisecond {
+					t.Errorf("the return of the runtime after 8 s was noticed after %s, want at most 2.5 s", lag)
+				}
 				if len(in.Found) != 1 || in.Info.RuntimeError != "" || in.Info.Runtimes[0] != "fake" {
 					t.Errorf("fresh Info: got %+v, want the runtime and its workload", in)
 				}

@@ -52,24 +52,25 @@ func (d *Driver) reportExits(ctx context.Context) {
 // watch watches the runtime. It reports to the core when the runtime does not answer, and all its
 // workloads when it answers again.
 func (d *Driver) watch(ctx context.Context) {
-	pause := d.opt.MinPause
+	var silent time.Time // since when it does not answer
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := d.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > d.opt.MaxPause {
-			pause = d.opt.MinPause
+		if silent.IsZero() || time.Since(began) > d.opt.MaxPause {
+			silent = time.Now()
 		}
 		d.opt.Log.Error("runtime does not answer", "err", err)
 		info := d.info()
 		info.RuntimeError = err.Error()
 		d.deliver(ctx, node.Info{Info: info})
-		if !sleep(ctx, pause) {
+		// On a slow machine a runtime needs many seconds to start, and all workloads wait for it: the pause adds
+		// at most a quarter to that.
+		if !sleep(ctx, min(max(time.Since(silent)/4, d.opt.MinPause), d.opt.MaxPause)) {
 			return
 		}
-		pause = min(2*pause, d.opt.MaxPause)
 	}
 }
 
