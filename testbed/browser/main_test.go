@@ -35,17 +35,19 @@ func TestMain(m *testing.M) {
 }
 
 func inOwnNetwork() (code int, err error) {
-	bin, err := os.MkdirTemp("", "b")
-	if err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(bin)
-	if err := os.Chmod(bin, 0o755); err != nil { // processes that are instances run as other users
-		return 1, err
-	}
-	// Built here, where modules can be fetched.
-	if err := gobuild.Build(context.Background(), bin+"/", "root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"); err != nil {
-		return 1, err
+	bin := os.Getenv("TREELINE_LAB_BIN")
+	if bin == "" {
+		if bin, err = os.MkdirTemp("", "b"); err != nil {
+			return 1, err
+		}
+		defer os.RemoveAll(bin)
+		if err := os.Chmod(bin, 0o755); err != nil { // processes that are instances run as other users
+			return 1, err
+		}
+		// Built here, where modules can be fetched.
+		if err := gobuild.Build(context.Background(), bin+"/", lab.Programs()...); err != nil {
+			return 1, err
+		}
 	}
 	c := exec.Command("sh", append([]string{"-c", `ip link set lo up && exec "$@"`, "sh"}, os.Args...)...)
 	c.Env = append(os.Environ(), programs+"="+bin, "TREELINE_LAB_BIN="+bin)

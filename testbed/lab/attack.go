@@ -41,7 +41,7 @@ type Sniffer struct {
 	packets [][]byte   // from the IP header on
 }
 
-// Sniff starts to record the packets that enter the namespace at path.
+// Sniff starts to record the packets that enter the namespace at path, until the test ends.
 func (l *Lab) Sniff(path string) *Sniffer {
 	l.t.Helper()
 	fd, err := -1, error(nil)
@@ -55,7 +55,7 @@ func (l *Lab) Sniff(path string) *Sniffer {
 	_ = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_IGNORE_OUTGOING, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20)
 	file := os.NewFile(uintptr(fd), "sniffer")
-	context.AfterFunc(l.ctx, func() { _ = file.Close() })
+	l.t.Cleanup(func() { _ = file.Close() })
 	s := &Sniffer{}
 	go func() {
 		buf := make([]byte, 1<<16)
@@ -152,7 +152,7 @@ func (l *Lab) Raw(path string) *Raw {
 	if err != nil {
 		l.t.Fatalf("send raw at %s: %v", path, err)
 	}
-	context.AfterFunc(l.ctx, func() { _ = unix.Close(fd) })
+	l.t.Cleanup(func() { _ = unix.Close(fd) })
 	return &Raw{fd}
 }
 

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	_ "embed"
 	"fmt"
 	"io/fs"
@@ -15,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/treeline-edge/treeline/testbed/gobuild"
 	"github.com/treeline-edge/treeline/testbed/netlab"
 )
 
@@ -232,15 +230,16 @@ func (l *Lab) InstallDir() string {
 	l.t.Helper()
 	dir := filepath.Join(l.Dir, "release")
 	l.must(os.MkdirAll(dir, 0o755)) //nolint:gosec // programs
-	for _, p := range []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager"} {
-		if err := os.Link(filepath.Join(l.bin, p), filepath.Join(dir, p)); err != nil {
-			text, err := os.ReadFile(filepath.Join(l.bin, p)) // another disk
+	for _, p := range []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "cli"} {
+		from, to := filepath.Join(l.bin, p), filepath.Join(dir, p)
+		if p == "cli" {
+			to = filepath.Join(dir, "treeline")
+		}
+		if err := os.Link(from, to); err != nil {
+			text, err := os.ReadFile(from) // another disk
 			l.must(err)
-			l.must(os.WriteFile(filepath.Join(dir, p), text, 0o755)) //nolint:gosec // a program
+			l.must(os.WriteFile(to, text, 0o755)) //nolint:gosec // a program
 		}
 	}
-	ctx, cancel := context.WithTimeout(l.ctx, 10*time.Minute)
-	defer cancel()
-	l.must(gobuild.Build(ctx, filepath.Join(dir, "treeline"), "cli"))
 	return dir
 }

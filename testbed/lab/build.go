@@ -9,8 +9,11 @@ import (
 	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
-// programs are the binaries of a lab, by their names from go build.
-var programs = []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload"}
+// Programs are the packages of a lab's binaries, within the module, which are named by go build. The
+// last one, cli, is treeline.
+func Programs() []string {
+	return []string{"root-orchestrator", "cluster-orchestrator", "node-engine", "netmanager", "testbed/workload", "cli"}
+}
 
 var built struct {
 	sync.Once
@@ -19,7 +22,7 @@ var built struct {
 }
 
 // Bin returns the directory of the binaries, which are built once per process.
-// TREELINE_LAB_BIN names a directory with existing ones.
+// TREELINE_LAB_BIN names a directory with existing ones, to build them once for several processes.
 func Bin(t T) string {
 	t.Helper()
 	built.Do(func() { built.dir, built.err = build() })
@@ -41,7 +44,7 @@ func build() (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // it holds programs, no secrets
 		return "", err
 	}
-	return dir, gobuild.Build(context.Background(), dir+"/", programs...)
+	return dir, gobuild.Build(context.Background(), dir+"/", Programs()...)
 }
 
 // forget removes the binaries that build made.

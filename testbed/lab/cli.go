@@ -1,12 +1,8 @@
 package lab
 
 import (
-	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
-
-	"github.com/treeline-edge/treeline/testbed/gobuild"
 )
 
 // CLI runs the real treeline as the admin and returns what it prints.
@@ -29,13 +25,8 @@ func (l *Lab) TryCLI(args ...string) (string, error) {
 // Command returns treeline with an access token, which has not started.
 func (l *Lab) Command(token string, args ...string) *exec.Cmd {
 	l.t.Helper()
-	program, ca := filepath.Join(l.Dir, "treeline"), filepath.Join(l.rootData, "ca.pem")
-	if _, err := os.Stat(program); err != nil {
-		if err := gobuild.Build(context.Background(), program, "cli"); err != nil {
-			l.t.Fatalf("%v", err)
-		}
-	}
-	cmd := exec.Command(program, args...)
+	ca := filepath.Join(l.rootData, "ca.pem")
+	cmd := exec.Command(filepath.Join(Bin(l.t), "cli"), args...)
 	cmd.Env = []string{
 		"HOME=" + l.Dir, "TREELINE_ADDR=https://" + l.RootLink.Addr(), "TREELINE_CA=" + ca,
 		"TREELINE_TOKEN=" + token, "TREELINE_TENANT=" + string(l.Tenant),

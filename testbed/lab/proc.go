@@ -212,7 +212,7 @@ func (p *Proc) Upgrade(dir string) {
 	p.lab.t.Helper()
 	p.Stop()
 	for i, a := range p.args {
-		if slices.Contains(programs, filepath.Base(a)) {
+		if slices.Contains(Programs(), filepath.Base(a)) {
 			p.args[i] = filepath.Join(dir, filepath.Base(a))
 			return
 		}

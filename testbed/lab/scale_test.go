@@ -55,7 +55,7 @@ func TestScaleToZero(t *testing.T) {
 		m.Replicas, m.Scale = nil, &scale
 		return lab.On(m, "c2", "n2")
 	}
-	w.Apply(lab.App("loaded", loaded("cpu", "source", api.Scale{CPU: 40}), loaded("connections", "echo", api.Scale{Connections: 1}),
+	w.Apply(lab.App("loaded", loaded("cpu", "busy", api.Scale{CPU: 40}), loaded("connections", "echo", api.Scale{Connections: 1}),
 		loaded("memory", "serve", api.Scale{Memory: 2})))
 	id := func(service string) api.InstanceID { return w.ID("shop", service, 0) }
 	is := func(service string, state api.State) {

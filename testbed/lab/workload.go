@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -67,17 +68,19 @@ func (l *Lab) Service(app, service string, n int) (all []Workload) {
 // and a node without CPU time stops an exclusive instance.
 func (l *Lab) Workload(id api.InstanceID) Workload {
 	l.t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	var one Workload
+	Within(l.t, patience, string(id)+" has a process", func() error {
 		switch all := l.WorkloadsOf(id); len(all) {
 		case 0:
+			return errors.New("it has none")
 		case 1:
-			return all[0]
+			one = all[0]
 		default:
 			l.t.Fatalf("%s has %d processes, want 1: %+v", id, len(all), all)
 		}
-	}
-	l.t.Fatalf("%s has no process\n%s", id, l.Story())
-	return Workload{}
+		return nil
+	})
+	return one
 }
 
 func (l *Lab) workload(pid int) (Workload, bool) {

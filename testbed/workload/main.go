@@ -16,6 +16,7 @@
 //	workload env                 print the environment and the user, then exit
 //	workload cat                 copy stdin to stdout
 //	workload source              send zeros to each TCP connection at PORT
+//	workload busy                compute while a TCP connection to PORT is open
 //	workload echo                answer TCP and UDP at PORT with what it receives
 //	workload size                print the terminal's size, and again when it changes, until SIGINT
 //	workload spawn [-leave] PROGRAM ARG…   run a program in a session of its own and wait for it, or leave it
@@ -82,6 +83,7 @@ var modes = map[string]func(args []string) (code int, err error){
 	"cat":         cat,
 	"echo":        echo,
 	"source":      source,
+	"busy":        busy,
 	"size":        size,
 	"spawn":       spawn,
 }
@@ -356,6 +358,28 @@ func cat([]string) (int, error) {
 }
 
 func source([]string) (int, error) {
+	return eachConn(func(c net.Conn) {
+		var err error
+		for block := make([]byte, 64<<10); err == nil; {
+			_, err = c.Write(block)
+		}
+	})
+}
+
+func busy([]string) (int, error) {
+	return eachConn(func(c net.Conn) {
+		var closed atomic.Bool
+		go func() {
+			_, _ = io.Copy(io.Discard, c)
+			closed.Store(true)
+		}()
+		for !closed.Load() {
+		}
+	})
+}
+
+// eachConn serves TCP connections to PORT until SIGTERM.
+func eachConn(serve func(net.Conn)) (int, error) {
 	port, err := servePort()
 	if err != nil {
 		return 2, err
@@ -372,9 +396,7 @@ func source([]string) (int, error) {
 			}
 			go func() {
 				defer c.Close()
-				for block := make([]byte, 64<<10); err == nil; {
-					_, err = c.Write(block)
-				}
+				serve(c)
 			}()
 		}
 	}()
