@@ -36,6 +36,9 @@ func TestDashboardOfAnOverlay(t *testing.T) {
 	caller := lab.On(o.Container("client", 1), "c1", "n0")
 	caller.Connectivity = []api.Connectivity{{Target: "web", Constraints: []api.LinkConstraint{{Type: "latency", Threshold: 900}}}}
 	o.Apply(lab.App("shop", caller, server, talk))
+	keeper := lab.On(o.Container("keeper", 1), "c1", "n0")
+	keeper.Volumes = []api.Volume{{Name: "pages", Type: api.VolumeLocal, MountPath: "/data", SizeMB: 16}}
+	o.Apply(lab.App("vault", keeper))
 	for _, name := range []string{"client", "web", "talk"} { // web#1 is dormant
 		o.Wait(name+" runs", lab.Is(o.ID("shop", name, 0), func(i api.Instance) bool { return i.State == api.Running }))
 	}
@@ -131,6 +134,25 @@ func TestDashboardOfAnOverlay(t *testing.T) {
 	b.click("back to the service", "[...document.querySelectorAll('.path a')].pop()")
 	b.until("the load of the instance", fmt.Sprintf("document.querySelectorAll('tr[data-id=%s] .spark polyline').length === 2", quoted(string(id))))
 	b.look("service-overlay")
+
+	// A volume is in use, outlives its application, and is deleted. The page follows events only.
+	kept := o.ID("vault", "keeper", 0)
+	o.Wait("the keeper runs", lab.Is(kept, func(i api.Instance) bool { return i.State == api.Running }))
+	b.onlyEvents()
+	b.press("Resources")
+	b.press("Volumes")
+	volume := row(string(kept) + ":pages")
+	b.until("the volume is in use", fmt.Sprintf("((text) => /in use/.test(text) && !/not in use/.test(text) && /c1/.test(text) && /16 MiB/.test(text))(%s || '')", volume))
+	b.look("volumes-in-use")
+	if _, err := o.API.DeleteApp(ctx, kept.Service().App(), 0); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the volume is not in use", fmt.Sprintf("/not in use/.test(%s || '')", volume))
+	b.look("volumes")
+	b.press("Delete")
+	b.shows("It deletes the volume and its data at once.")
+	b.press("Delete")
+	b.shows("No volume exists.")
 
 	// The right to run processes ends.
 	show("instance", id)

@@ -1,5 +1,5 @@
 // The volumes that outlive their instances, and the snapshots that drivers keep.
-import type { Instance, VolumeSnapshot, VolumeStatus } from '../types';
+import type { VolumeSnapshot, VolumeStatus } from '../types';
 import { list, segment, send } from '../http';
 import { may } from '../may';
 import { Age, Command, Dangerous, DataAge, Empty, Failure, State, T, Table, useLoaded } from '../parts/basics';
@@ -8,13 +8,9 @@ import { clean, memory } from '../text';
 
 const refresh = 20_000; // ms; each change has an event: a volume is in use while an instance or an SLA has it
 
-function ownerOf(volume: string): string {
-  return volume.slice(0, volume.lastIndexOf(':'));
-}
-
 /** The instance or service that a volume belongs to. */
 function Owner({ id }: { id: string }) {
-  const owner = ownerOf(id);
+  const owner = id.slice(0, id.lastIndexOf(':'));
   return <a href={to(owner.includes('#') ? 'instance' : 'service', owner)}><T>{owner}</T></a>;
 }
 
@@ -31,11 +27,10 @@ function Snapshot({ of: v }: { of: VolumeStatus }) {
 
 export function Volumes() {
   const all = useLoaded(async () => {
-    const [volumes, snapshots, instances] = await Promise.all([list<VolumeStatus>('/v1/volumes'), list<VolumeSnapshot>('/v1/snapshots'), list<Instance>('/v1/instances')]);
-    return { volumes: volumes.items, snapshots: snapshots.items, nodes: new Map(instances.items.map((i) => [i.id, i.node || ''])) };
+    const [volumes, snapshots] = await Promise.all([list<VolumeStatus>('/v1/volumes'), list<VolumeSnapshot>('/v1/snapshots')]);
+    return { volumes: volumes.items, snapshots: snapshots.items };
   }, 'volumes', refresh, 'volume instance app');
-  const { volumes = [], snapshots = [], nodes } = all.value || {};
-  const at = (id: string) => nodes?.get(ownerOf(id)) || '';
+  const { volumes = [], snapshots = [] } = all.value || {};
   return (
     <>
       <h1>Volumes</h1>
@@ -52,7 +47,7 @@ export function Volumes() {
             { name: 'Of', of: (v) => <Owner id={v.id} /> },
             { name: 'State', of: (v) => (v.in_use ? <State of="ready" note="in use" /> : 'not in use') },
             { name: 'Size', number: true, of: (v) => memory(v.size_mb) },
-            { name: 'Where', of: (v) => <><a href={to('cluster', v.cluster)}><T>{v.cluster}</T></a>{at(v.id) && <> / <a href={to('node', v.cluster, at(v.id))}><T>{at(v.id)}</T></a></>}</> },
+            { name: 'Cluster', of: (v) => <a href={to('cluster', v.cluster)}><T>{v.cluster}</T></a> },
             { name: 'Driver', wide: true, of: (v) => <><T>{v.csi_driver || 'local'}</T>{v.access_mode && <span class="faint"> <T>{v.access_mode.replace(/_/g, ' ')}</T></span>}</> },
             { name: 'Age', wide: true, of: (v) => <Age of={v.created} /> },
             {
