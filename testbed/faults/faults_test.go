@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/treeline-edge/treeline/testbed/lab"
 )
 
 // TestEveryCellIsDecided checks that each component has a cell for each fault, which is injected,
@@ -157,10 +160,13 @@ func (w *World) run(t *testing.T, c Cell, hold, stop time.Duration) (r Result) {
 			w.home(rec)
 		}
 		w.direct(rec)
-		from, active, processes := w.calls.Sent()+1, w.Replicas.Active(), w.Workloads()
+		calls, from, active, processes := w.calls, w.calls.Sent()+1, w.Replicas.Active(), w.Workloads()
 		defer func() { r.Failure = rec.first }()
 		c.Inject(&injection{World: w, T: rec, hold: hold, stop: stop})
 		r.Recovered = w.settled(rec).Seconds()
+		if w.calls != calls { // their process has ended: those after its start count
+			from = 1
+		}
 		lost := w.calls.Lost(from)
 		r.Sent, r.Lost = w.calls.Sent()-from+1, len(lost)
 		if !c.Loses && len(lost) > 0 {
@@ -209,7 +215,7 @@ func TestPageIsCurrent(t *testing.T) {
 	if *update {
 		m.save(t)
 	}
-	if text, err := os.ReadFile(pagePath); err != nil || string(text) != page(m) {
+	if text, err := os.ReadFile(pagePath); err != nil || string(text) != page(m, cuts(t)) {
 		t.Errorf("%s differs from the table (%v): run go test ./testbed/faults -run TestPageIsCurrent -update", pagePath, err)
 	}
 }
@@ -218,6 +224,7 @@ var update = flag.Bool("update", false, "write docs/faults.md anew, from what wa
 
 const (
 	measuredPath = "testdata/measured.json"
+	cutsPath     = "testdata/powercuts.jsonl" // scripts/soak --power-cuts appends to it
 	pagePath     = "../../docs/faults.md"
 )
 
@@ -237,12 +244,29 @@ func load(t *testing.T) measured {
 	return m
 }
 
+// cuts returns the results of power cuts.
+func cuts(t *testing.T) (all []lab.PowerCuts) {
+	t.Helper()
+	text, err := os.ReadFile(cutsPath)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	for line := range bytes.Lines(text) {
+		var r lab.PowerCuts
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatalf("%s: %v", cutsPath, err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
 // save writes the results and the page.
 func (m measured) save(t *testing.T) {
 	t.Helper()
 	text, err := json.MarshalIndent(m, "", "\t")
 	if err == nil {
-		err = errors.Join(os.WriteFile(measuredPath, append(text, '\n'), 0o644), os.WriteFile(pagePath, []byte(page(m)), 0o644)) //nolint:gosec // documentation
+		err = errors.Join(os.WriteFile(measuredPath, append(text, '\n'), 0o644), os.WriteFile(pagePath, []byte(page(m, cuts(t))), 0o644)) //nolint:gosec // documentation
 	}
 	if err != nil {
 		t.Fatalf("%v", err)

@@ -24,6 +24,8 @@ type part struct {
 	clock bool                   // it is a Go program at a fixed address
 	// blocked is whether requests are lost while it is stopped: it carries them.
 	blocked bool
+	// cut is whether this package ends it together with all others: cutsTest has no such part.
+	cut bool
 }
 
 // root returns the root that is active, or the other one.
@@ -44,14 +46,14 @@ func rootOf(active bool) func(*World) daemon {
 
 var parts = []part{
 	{name: "active root", of: rootOf(true), clock: true},
-	{name: "standby root", of: rootOf(false), clock: true},
+	{name: "standby root", of: rootOf(false), clock: true, cut: true},
 	{
 		name: "cluster", of: func(w *World) daemon { return daemon{w.First.Proc, w.First.Start} }, clock: true,
 		disk: func(w *World) *lab.Disk { return w.First.Disk }, state: func(w *World) string { return filepath.Join(w.First.Data, "cluster.db") },
 	},
-	{name: "broker", of: func(w *World) daemon { return daemon{w.First.Broker, w.First.StartBroker} }},
+	{name: "broker", of: func(w *World) daemon { return daemon{w.First.Broker, w.First.StartBroker} }, cut: true},
 	{
-		name: "store", of: func(w *World) daemon { return daemon{w.Replicas.Store, w.Replicas.StartStore} }, clock: true,
+		name: "store", of: func(w *World) daemon { return daemon{w.Replicas.Store, w.Replicas.StartStore} }, clock: true, cut: true,
 		disk: func(w *World) *lab.Disk { return w.StoreDisk },
 	},
 	{
@@ -59,7 +61,7 @@ var parts = []part{
 		disk: func(w *World) *lab.Disk { return w.n1.Disk }, state: func(w *World) string { return filepath.Join(w.n1.Data, "node.db") },
 	},
 	{
-		name: "netmanager", of: func(w *World) daemon { return daemon{w.n1.Net, w.n1.Net.Start} }, clock: true,
+		name: "netmanager", of: func(w *World) daemon { return daemon{w.n1.Net, w.n1.Net.Start} }, clock: true, cut: true,
 		state: func(w *World) string { return filepath.Join(w.n1.Data+"-net", "net.db") }, blocked: true,
 	},
 	{name: "containerd", of: func(w *World) daemon { return daemon{w.Containerd().Proc, w.Containerd().Start} }},
@@ -75,6 +77,7 @@ const (
 	again     = "The root or the cluster sends what it has missed since."
 	full      = "Writes fail with an error that names the disk, reads and workloads continue; afterwards it goes on by itself."
 	remount   = "Writes fail, workloads continue; after the disk is mounted again and the daemon is started, it continues where it was."
+	darkness  = "Every process ends, and this one starts 3 s after the others: what was acknowledged is there, and everything runs again."
 )
 
 // injected returns the cells that this package injects.
@@ -104,6 +107,20 @@ func injected() (cells []Cell) {
 			d.Stop()
 			d.start()
 		})
+		if p.cut {
+			add(p.name, "all at once", darkness, true, func(i *injection) {
+				last := p.of(i.World)
+				i.hangUp()
+				i.PowerCut()
+				for _, d := range i.daemons() {
+					if d.Proc != last.Proc {
+						d.Launch()
+					}
+				}
+				i.wait(late)
+				last.Launch()
+			})
+		}
 		add(p.name, "SIGSTOP 30 s", moves, p.blocked || p.name == "node engine", func(i *injection) {
 			d := p.of(i.World)
 			d.Pause()

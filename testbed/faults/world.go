@@ -28,7 +28,7 @@ type World struct {
 	h1     *netlab.Host
 	hc     *netlab.Host // the cluster's
 	cables struct{ cluster, n1 *netlab.Slow }
-	calls  *lab.Numbered
+	calls  *lab.Numbered // nil: settled starts them
 	writes *lab.Writes
 
 	t     T
@@ -94,8 +94,8 @@ func New(t T) *World {
 		lab.On(w.Container("client", 1), "c1", "n0"), web, lab.Exclusive(lab.On(w.Container("ledger", 1), "c1", "n0;n1")),
 		lab.Exclusive(lab.On(w.Process("vault", 1), "c1", "p0")), lab.On(w.Process("job", 2), "c1", "p0"), lab.On(tidy, "c1", "p0")))
 	lab.Within(t, settleTime, "all run", func() error { return w.AsShown("shop", instances) })
-	w.calls = lab.Number(w.Inside(w.ID("shop", "client", 0)), "web:80")
-	t.Cleanup(w.calls.Stop)
+	w.call()
+	t.Cleanup(w.hangUp)
 	lab.Within(t, settleTime, "requests by name are answered", func() error { return w.calls.Since(0, more) })
 	w.writes = w.Write()
 	t.Cleanup(w.writes.Stop)
@@ -104,6 +104,17 @@ func New(t T) *World {
 	go func() { defer close(watched); w.watch(ctx) }()
 	t.Cleanup(func() { stop(); <-watched })
 	return w
+}
+
+// call starts the numbered requests.
+func (w *World) call() { w.calls = lab.Number(w.Inside(w.ID("shop", "client", 0)), "web:80") }
+
+// hangUp ends the numbered requests, before a fault that ends the process that they come from.
+func (w *World) hangUp() {
+	if w.calls != nil {
+		w.calls.Stop()
+		w.calls = nil
+	}
 }
 
 // direct waits until n0 reaches its peers without the relay, which is in the cluster.
@@ -231,6 +242,9 @@ func (w *World) settled(t T) time.Duration {
 		if err := w.AsShown("shop", instances); err != nil {
 			from = 0
 			return err
+		}
+		if w.calls == nil {
+			w.call()
 		}
 		if from == 0 {
 			from = w.calls.Sent()

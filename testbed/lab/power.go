@@ -2,9 +2,12 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"time"
 
@@ -13,6 +16,33 @@ import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/client"
 )
+
+// PowerCuts is the result of a run of power cuts, which docs/faults.md shows.
+type PowerCuts struct {
+	Date      string  `json:"date"` // of its end, UTC
+	CPUs      int     `json:"cpus"`
+	Load      float64 `json:"load"` // average over the last 5 minutes
+	Cuts      int     `json:"cuts"`
+	Recovered int     `json:"recovered"` // the cuts without another one during the recovery
+	Soon      int     `json:"soon"`      // of Recovered, within 10 s
+	Median    float64 `json:"median"`    // s, of Recovered
+	Longest   float64 `json:"longest"`
+	Writes    int     `json:"writes"` // acknowledged; none was lost
+}
+
+// Append adds the result to a file of JSON lines.
+func (r PowerCuts) Append(path string) error {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644) //nolint:gosec // figures are no secret
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
 
 // PowerCut kills every process of the lab with SIGKILL, in any order: daemons,
 // containerd, shims, guards and workloads. Files stay. It returns when no process
