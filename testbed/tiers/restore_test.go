@@ -2,6 +2,7 @@ package tiers
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -10,9 +11,11 @@ import (
 	"testing"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/internal/call"
+	"github.com/treeline-edge/treeline/api/client"
+	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/restore"
+	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
 // A cluster is restored from a snapshot that is older than an instance, of which the root has no record either. Nothing stops and nothing is
@@ -24,11 +27,8 @@ func TestARestoredClusterKeepsWhatItsNodesRun(t *testing.T) {
 	rt := cfg.Fake.(*fakeRuntime)
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
-	identity, recipient, err := snapshot.NewIdentity()
-	check(t, err)
-	opens, err := snapshot.Identities(strings.NewReader(identity))
-	check(t, err)
-	saved := c.snapshot(recipient)
+	saved := newSaved(t)
+	saved.read(c.raw(c.token, "POST", "/v1/system/snapshot", saved.request()))
 	root.set(web(0), web(1))
 	root.observed(web(1).Instance, api.Running)
 
@@ -51,8 +51,7 @@ func TestARestoredClusterKeepsWhatItsNodesRun(t *testing.T) {
 
 	c.stop()
 	c.cfg.Data, c.cfg.Token = filepath.Join(t.TempDir(), "cluster"), ""
-	_, err = restore.Run(t.Context(), bytes.NewReader(saved), restore.Target{Dir: c.cfg.Data, Tier: snapshot.Cluster, Identities: opens})
-	check(t, err)
+	saved.restore(c.cfg.Data, snapshot.Cluster)
 	root.set(web(0), web(2))
 	c.run(t)
 	eventually(t, "the cluster waits for its operator", func() bool {
@@ -69,17 +68,77 @@ func TestARestoredClusterKeepsWhatItsNodesRun(t *testing.T) {
 	}
 }
 
-// snapshot returns a snapshot of the cluster for a recipient.
-func (c *tier) snapshot(recipient string) []byte {
-	c.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, c.url+"/v1/system/snapshot", strings.NewReader(`{"recipients":["`+recipient+`"]}`))
-	check(c.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+c.token)
-	resp, err := call.Do(c.http, req)
-	check(c.t, err)
+// A root is restored from a snapshot that is older than an application, whose instance goes on until an administrator accepts the restore.
+func TestARestoredRootKeepsWhatRuns(t *testing.T) {
+	addr, err := freeport.Addr()
+	check(t, err)
+	r := startRoot(t, func(cfg *root.Config) { cfg.Listen = addr })
+	check(t, r.admin.CreateTenant(t.Context(), "acme", "Acme"))
+	tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c := newCluster(t, r.anchor(t), tok.Token)
+	c.run(t)
+	_, cfg := c.startNode(t, "n1")
+	rt := cfg.Fake.(*fakeRuntime)
+	saved := newSaved(t)
+	saved.read(r.admin.Raw(t.Context(), client.Request{Method: "POST", Path: "/v1/system/snapshot", Body: saved.request()}))
+	_, err = r.admin.Apply(t.Context(), []byte(shop), client.ApplyOptions{Tenant: "acme"})
+	check(t, err)
+	eventually(t, "the root shows that the instance runs", func() bool {
+		page, _, err := r.admin.Instances(t.Context(), client.ListOptions{})
+		return err == nil && len(page) == 1 && page[0].State == api.Running
+	})
+
+	r.stop()
+	r.cfg.Data = filepath.Join(t.TempDir(), "root")
+	saved.restore(r.cfg.Data, snapshot.Root)
+	began := begin(t, func(ctx context.Context) error { return root.Run(ctx, r.cfg, quiet(t)) })
+	defer began.stop()
+	eventually(t, "the root waits for its administrator", func() bool {
+		var s api.RestoreState
+		_, err := r.admin.Do(t.Context(), client.Request{Method: "GET", Path: "/v1/system/restore"}, &s)
+		return err == nil && s.Held && len(s.Silent) == 0 && len(s.Unknown) == 1 && s.Unknown[0].Instance == web(0).Instance
+	})
+	if creates, stops := rt.counts(); creates != 1 || stops != 0 || len(rt.running()) != 1 {
+		t.Errorf("%d creations and %d stops before the restore is accepted, and %v run; want 1, 0 and the instance", creates, stops, rt.running())
+	}
+	_, err = r.admin.Do(t.Context(), client.Request{Method: "POST", Path: "/v1/system/restore"}, nil)
+	check(t, err)
+	eventually(t, "the unknown instance stops", func() bool { return len(rt.running()) == 0 })
+}
+
+// saved is a snapshot for a recipient whose identity the test has.
+type saved struct {
+	t          *testing.T
+	recipient  string
+	identities []snapshot.Identity
+	text       []byte
+}
+
+func newSaved(t *testing.T) *saved {
+	t.Helper()
+	identity, recipient, err := snapshot.NewIdentity()
+	check(t, err)
+	identities, err := snapshot.Identities(strings.NewReader(identity))
+	check(t, err)
+	return &saved{t: t, recipient: recipient, identities: identities}
+}
+
+func (s *saved) request() api.SnapshotRequest {
+	return api.SnapshotRequest{Recipients: []string{s.recipient}}
+}
+
+// read takes the answer of a daemon.
+func (s *saved) read(resp *http.Response, err error) {
+	s.t.Helper()
+	check(s.t, err)
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	check(c.t, err)
-	return text
+	s.text, err = io.ReadAll(resp.Body)
+	check(s.t, err)
+}
+
+func (s *saved) restore(dir, tier string) {
+	s.t.Helper()
+	_, err := restore.Run(s.t.Context(), bytes.NewReader(s.text), restore.Target{Dir: dir, Tier: tier, Identities: s.identities})
+	check(s.t, err)
 }

@@ -151,7 +151,8 @@ func (c *tier) do(token, method, path string, in, out any) error {
 	}
 }
 
-func (c *tier) try(token, method, path string, in, out any) error {
+// raw sends a request to the cluster's API with the token.
+func (c *tier) raw(token, method, path string, in any) (*http.Response, error) {
 	body, err := json.Marshal(in)
 	check(c.t, err)
 	req, err := http.NewRequest(method, c.url+path, bytes.NewReader(body))
@@ -160,7 +161,11 @@ func (c *tier) try(token, method, path string, in, out any) error {
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	resp, err := call.Do(c.http, req)
+	return call.Do(c.http, req)
+}
+
+func (c *tier) try(token, method, path string, in, out any) error {
+	resp, err := c.raw(token, method, path, in)
 	if err != nil {
 		return err
 	}
