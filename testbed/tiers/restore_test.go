@@ -51,6 +51,7 @@ func TestARestoredClusterKeepsWhatItsNodesRun(t *testing.T) {
 
 	c.stop()
 	c.cfg.Data, c.cfg.Token = filepath.Join(t.TempDir(), "cluster"), ""
+	c.cfg.Dead = 0 // the default: leases from before the restore may last as long
 	saved.restore(c.cfg.Data, snapshot.Cluster)
 	root.set(web(0), web(2))
 	c.run(t)
