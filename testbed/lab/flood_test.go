@@ -30,8 +30,7 @@ const floodBound = 24 << 20
 
 // A flood of datagrams to the UDP port of a node or relay that are not from a peer has no
 // effect.
-func TestFloodsOfDatagrams(t *testing.T) {
-	s := newSiege(t)
+func floods(t *testing.T, s *siege) {
 	out := s.outside()
 	web, wire := s.Sniff(s.web.NetNS()), s.Sniff(lab.NetNS(s.Hosts[1]))
 	node, relay := s.tunnelOf(1), netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), lab.ClusterPort)
@@ -217,13 +216,12 @@ func query(name string, kind uint16) []byte {
 }
 
 // The resolver answers only instances of its own node, and cannot be used for amplification.
-func TestResolverAmplifiesNothing(t *testing.T) {
-	s := newSiege(t)
+func amplification(t *testing.T, s *siege) {
 	out := s.outside()
 	at := netip.AddrPortFrom(s.hostAddr(1), 53)
 	resolver := netip.AddrPortFrom(wire.ResolverAddr, 53)
-	out.Route(resolver.Addr().String(), at.Addr().String())
-	s.Hosts[2].Route(resolver.Addr().String(), at.Addr().String())
+	s.route(t, out, resolver.Addr(), at.Addr())
+	s.route(t, s.Hosts[2], resolver.Addr(), at.Addr())
 	sniffers := map[string]*lab.Sniffer{
 		"a host outside": s.Sniff(lab.NetNS(out)), "another node": s.Sniff(lab.NetNS(s.Hosts[2])),
 		"the caller's node": s.Sniff(lab.NetNS(s.Hosts[0])), "an instance of the node": s.Sniff(s.web.NetNS()),
@@ -292,8 +290,6 @@ func TestResolverAmplifiesNothing(t *testing.T) {
 
 // An instance that sends to many unknown destinations costs its node, its cluster and the root
 // little, and does not affect other instances.
-func TestFloodOfUnknownDestinations(t *testing.T) { onPlanes(t, unknownDestinations) }
-
 func unknownDestinations(t *testing.T, s *siege) {
 	// Services that the neighbour calls for the first time during the flood.
 	const calls = 5
