@@ -7,7 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,16 +22,10 @@ import (
 const commandTime = 8 * time.Minute
 
 // TestUpCommandsDown starts an installation with scripts/up, twice, runs every command of the
-// documents on it, removes it, and then starts and removes one with the example shop.
+// documents on it, and removes it.
 func TestUpCommandsDown(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		const reason = "scripts/up runs containers, as root alone"
-		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
-			t.Fatal(reason)
-		}
-		t.Skip(reason)
-	}
+	needRoot(t)
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -63,8 +60,45 @@ func TestUpCommandsDown(t *testing.T) {
 	if said := down(); !strings.Contains(said, "nothing is up") {
 		t.Errorf("the second scripts/down printed %s, want that nothing is up", said)
 	}
-	script(t, "up", state, "--example", "shop")
-	down()
+	noneLeft(t, dir)
+}
+
+// TestUpWithReplicas starts an installation with replicas and the example shop, kills the active root and the active
+// replica of the cluster, and removes it.
+func TestUpWithReplicas(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(dir, "state")
+	t.Cleanup(func() { script(t, "down", state) })
+	script(t, "up", state, "--example", "shop", "--ha")
+	killReplicas(t, state, "root", "c1")
+	for _, command := range [][]string{{"scale", "shop/web", "3"}, {"wait", "shop", "--timeout", "3m"}} {
+		if out, err := treeline(state, command...); err != nil {
+			t.Errorf("%q after kill -9 of root and c1: %v\n%s", command, err, out)
+		}
+	}
+	script(t, "down", state)
+	noneLeft(t, dir)
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		const reason = "scripts/up runs containers, as root alone"
+		if os.Getenv("TREELINE_TEST_REQUIRE") == "1" {
+			t.Fatal(reason)
+		}
+		t.Skip(reason)
+	}
+}
+
+// noneLeft waits until no process has the directory in its command line.
+func noneLeft(t *testing.T, dir string) {
+	t.Helper()
 	left := leftBehind(dir)
 	for end := time.Now().Add(time.Minute); len(left) > 0 && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		left = leftBehind(dir) // processes may take a moment to end
@@ -211,6 +245,44 @@ func (r *reader) run(t *testing.T, commands string) {
 	} else if testing.Verbose() {
 		t.Log(out)
 	}
+}
+
+// killReplicas ends the daemons of these names, which started first and are active, and waits until the nodes are shown again.
+func killReplicas(t *testing.T, state string, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		i := slices.IndexFunc(lines, func(path string) bool {
+			text, _ := os.ReadFile(path)
+			args := strings.Split(string(text), "\x00")
+			return strings.HasSuffix(args[0], "-orchestrator") && slices.Contains(args, filepath.Join(state, "dev", name))
+		})
+		if i < 0 {
+			t.Fatalf("%s does not run", name)
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(lines[i])))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Fatalf("kill %s: %v", name, err)
+		}
+	}
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		out, err := treeline(state, "get", "nodes")
+		if err == nil && strings.Count(out, "ready") == 3 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after kill -9 of %q, the nodes are not shown: %v\n%s", names, err, out)
+		}
+	}
+}
+
+// treeline runs a command in the context of scripts/up.
+func treeline(state string, args ...string) (string, error) {
+	args = append([]string{"--config", filepath.Join(state, "config.yaml"), "--context", "up"}, args...)
+	return output(exec.Command(filepath.Join(top, "bin", "treeline"), args...))
 }
 
 // leftBehind returns the processes with the directory in their command line.
