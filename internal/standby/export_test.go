@@ -25,4 +25,8 @@ func (r *Replica) Leave() { r.leave() }
 // HealthOr is the handler of a standby that passes on to next what it does not answer itself.
 var HealthOr = healthOr
 
-var ReadFirst = readFirst
+// What a standby does for its copy.
+var (
+	ReadFirst = readFirst
+	Executed  = executed
+)

@@ -268,10 +268,7 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	handler := Forward(forward)
 	if s.Reads != nil {
 		f := r.shares.NewFollower(s.Reads)
-		forward.Executed = func(method string) {
-			s.Reads.Forwarded(method)
-			f.Wake()
-		}
+		forward.Executed = executed(s.Reads, f)
 		handler = readFirst(s.Reads, f, Forward(forward))
 		parts = append(parts, daemon.Part{Name: "copy", Run: f.Run})
 	}

@@ -52,8 +52,9 @@ type ForwardOptions struct {
 	Replicas *replicas.Addresses                                         // the active replica first
 	// Active describes the active replica for people; ok is false while there is none.
 	Active func() (text string, ok bool)
-	// Executed is called when the active replica may have executed a request, before the client has the answer; nil: nobody.
-	Executed func(method string)
+	// Executed is called when the active replica has answered a request, or may have executed it (status 0), before the client has the
+	// answer; nil: nobody.
+	Executed func(r *http.Request, status int)
 	Log      *slog.Logger
 }
 
@@ -75,7 +76,7 @@ func below(self identity.Identity) (machines, path string) {
 // below and of other replicas, and all while no replica is active.
 func Forward(o ForwardOptions) http.Handler {
 	if o.Executed == nil {
-		o.Executed = func(string) {}
+		o.Executed = func(*http.Request, int) {}
 	}
 	f := &forwarder{o: o, upgrades: fairshare.NewPool(upgrades, fairshare.Policy{Fixed: true})}
 	transport := func(websocket bool) http.RoundTripper {
@@ -114,11 +115,11 @@ func (f *forwarder) proxy(t http.RoundTripper) http.Handler {
 			p.Out.Header.Set(clientHeader, p.In.RemoteAddr)
 		},
 		ModifyResponse: func(resp *http.Response) error {
-			f.o.Executed(resp.Request.Method)
+			f.o.Executed(resp.Request, resp.StatusCode)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			f.o.Executed(r.Method)
+			f.o.Executed(r, 0)
 			f.o.Log.Debug("request not forwarded to the active replica", "method", r.Method, "path", r.URL.Path, "err", err)
 			text, _ := f.o.Active()
 			if replicas.NotSent(err) {
@@ -173,13 +174,28 @@ type Reads interface {
 // readFirst answers from the copy that f keeps if that can answer, and passes all other requests on.
 func readFirst(reads Reads, f *shared.Follower, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reads.Reads(r) {
-			if f.Want(); reads.Answer(w, r) {
-				return
-			}
+		if reads.Reads(r) && reads.Answer(w, r) {
+			f.Want()
+			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// executed is ForwardOptions.Executed for a copy that f keeps. A request that the copy could have answered makes f follow if the active
+// replica has answered it with success: it has verified the token, which the copy may not be able to.
+func executed(reads Reads, f *shared.Follower) func(r *http.Request, status int) {
+	return func(r *http.Request, status int) {
+		reads.Forwarded(r.Method)
+		switch {
+		case reads.Reads(r):
+			if status == http.StatusOK || status == http.StatusNotModified {
+				f.Want()
+			}
+		case r.Method != http.MethodGet && status < http.StatusBadRequest:
+			f.Wake() // for the client to read what it wrote
+		}
+	}
 }
 
 // Accept serves requests at the active replica of self. One from another replica counts as one from the client

@@ -1,6 +1,7 @@
 package standby_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -10,7 +11,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -79,10 +82,10 @@ func newRig(t *testing.T) *rig {
 	r.standby = serve(standby.Forward(standby.ForwardOptions{
 		Self: identity.OfRoot(), Verifier: r.verifier, Own: own(r.authority), Replicas: replicas.New(r.active.URL), Log: slog.New(slog.DiscardHandler),
 		Active: func() (string, bool) { return "the active one is " + r.active.URL, true },
-		Executed: func(method string) {
+		Executed: func(req *http.Request, status int) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.executed = append(r.executed, method)
+			r.executed = append(r.executed, fmt.Sprint(req.Method, " ", status))
 		},
 	}))
 	return r
@@ -126,7 +129,7 @@ func TestACopyLearnsOfAnExecutedRequestBeforeItsClient(t *testing.T) {
 	for _, method := range []string{"PUT", "GET", "DELETE"} {
 		ask(t, r.client(t, nil), method, r.standby.URL+"/v1/apps/x")
 		r.mu.Lock()
-		if n := len(r.executed); n == 0 || r.executed[n-1] != method {
+		if n := len(r.executed); n == 0 || r.executed[n-1] != method+" 200" {
 			t.Errorf("after a %s, the copy knows of %v", method, r.executed)
 		}
 		r.mu.Unlock()
@@ -159,6 +162,63 @@ func TestWhatACopyDoesNotAnswerIsForwarded(t *testing.T) {
 		if answered := w.Code == http.StatusOK; answered != (r.may && r.can) {
 			t.Errorf("%+v: answered with %d", r, w.Code)
 		}
+	}
+}
+
+// watched says if a log was read.
+type watched struct {
+	shared.Log
+	read atomic.Bool
+}
+
+func (l *watched) Entries(ctx context.Context, fn func(shared.Entry) error) error {
+	l.read.Store(true)
+	return l.Log.Entries(ctx, fn)
+}
+
+// Only the active replica can say that a token is valid before there is a copy. A stranger with any token, and a write, are no reason to
+// read the log.
+func TestOnlyAReadThatIsAllowedMakesAStandbyFollow(t *testing.T) {
+	for _, try := range []struct {
+		r       reads
+		method  string
+		status  int
+		follows bool
+	}{
+		{reads{may: true}, http.MethodGet, http.StatusOK, true},
+		{reads{may: true}, http.MethodGet, http.StatusNotModified, true},
+		{reads{may: true}, http.MethodGet, http.StatusUnauthorized, false},
+		{reads{may: true}, http.MethodGet, http.StatusForbidden, false},
+		{reads{may: true}, http.MethodGet, http.StatusNotFound, false},
+		{reads{may: true}, http.MethodGet, http.StatusTooManyRequests, false},
+		{reads{may: true}, http.MethodGet, 0, false},
+		{reads{}, http.MethodGet, http.StatusOK, false}, // open to strangers, or not from the copy
+		{reads{}, http.MethodPost, http.StatusOK, false},
+		{reads{}, http.MethodPost, 0, false},
+		{reads{may: true, can: true}, "", 0, true}, // answered by the copy
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			leases := &watched{Log: sharedtest.NewEngine().Open()}
+			f := shared.New(sharedtest.NewEngine().Open(), leases, shared.Options{}).NewFollower(try.r)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error)
+			go func() { ended <- f.Run(ctx) }()
+			request := func(method string) *http.Request {
+				return httptest.NewRequestWithContext(ctx, method, "/", http.NoBody)
+			}
+			if try.method != "" {
+				standby.Executed(try.r, f)(request(try.method), try.status)
+			}
+			standby.ReadFirst(try.r, f, http.NotFoundHandler()).ServeHTTP(httptest.NewRecorder(), request(http.MethodGet))
+			time.Sleep(time.Second)
+			if follows := leases.read.Load(); follows != try.follows {
+				t.Errorf("%+v: follows %t", try, follows)
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
@@ -271,7 +331,7 @@ func TestALostAnswerIsNotMarked(t *testing.T) {
 	r.active.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	status, text, h := ask(t, r.client(t, nil), "POST", r.standby.URL+"/v1/apps")
 	r.mu.Lock()
-	if fmt.Sprint(r.executed) != "[POST]" {
+	if fmt.Sprint(r.executed) != "[POST 0]" {
 		t.Errorf("a copy learns that %v may have been executed, want the POST", r.executed)
 	}
 	r.mu.Unlock()

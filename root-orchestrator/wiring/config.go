@@ -37,7 +37,7 @@ type Config struct {
 
 	ReplicaLease time.Duration `yaml:"replica_lease" usage:"with replica: silence of the active replica after which another one takes over; 0: 3s"`
 
-	StandbyReads bool `yaml:"standby_reads" usage:"with replica: as a standby, answer reads of applications, services and instances from a copy that is at most 1s old. Off by default: the first read of a large log may delay the writes of FerretDB for longer than replica_lease"`
+	StandbyReads bool `yaml:"standby_reads" usage:"with replica: as a standby, answer reads of applications, services and instances from a copy that is at most 1s old"`
 
 	GossipListen string `yaml:"gossip_listen" usage:"with replica: address for UDP and TCP at which the replicas of this root probe each other, for example :7446. All need it, and treeline get replicas shows them. Without a host, they use an address of this machine. Empty: none"`
 

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/store/mongo"
@@ -129,4 +133,92 @@ func TestARetiredStoreIsNotLoaded(t *testing.T) {
 	if _, err := store.Load(t.Context(), s); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "set replica") {
 		t.Errorf("got %v, want ErrConflict that says what to do", err)
 	}
+}
+
+// mirror counts what a follower has read.
+type mirror struct {
+	docs    atomic.Int64
+	current chan struct{} // has a value when the copy was current
+}
+
+func (m *mirror) Reset(docs []store.Doc) error {
+	m.docs.Store(int64(len(docs)))
+	return nil
+}
+
+func (m *mirror) Adopt([]store.Doc) error { return nil }
+
+func (m *mirror) Current(asOf time.Time) {
+	if asOf.IsZero() {
+		return
+	}
+	select {
+	case m.current <- struct{}{}:
+	default:
+	}
+}
+
+// Two standbys begin with a long log at once, while the active replica writes. Reading it as a whole would delay the renewal of the lease.
+func TestFollowersOfALongLogLeaveTheLeaseToTheActiveReplica(t *testing.T) {
+	const entries = 1000
+	uri := mongotest.URI(t)
+	data := []byte(strings.Repeat("x", 500))
+	fill := []any{bson.D{{Key: "_id", Value: fmt.Sprintf("%020d", 1)}, {Key: "epoch", Value: int64(1)}, {Key: "takeover", Value: "earlier"}}}
+	for p := 2; p <= entries; p++ {
+		fill = append(fill, bson.D{{Key: "_id", Value: fmt.Sprintf("%020d", p)}, {Key: "epoch", Value: int64(1)}, {Key: "start", Value: int64(1)}, {Key: "docs", Value: bson.A{
+			bson.D{{Key: "kind", Value: "app"}, {Key: "key", Value: fmt.Sprint(p)}, {Key: "version", Value: int64(1)}, {Key: "data", Value: bson.Binary{Data: data}}},
+		}}})
+	}
+	server, err := driver.Connect(options.Client().ApplyURI(uri))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = server.Database(uri[strings.LastIndex(uri, "/")+1:]).Collection("log.long").InsertMany(t.Context(), fill)
+	if err := errors.Join(err, server.Disconnect(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	active := activate(t, uri, "long", shared.Options{TTL: 20 * time.Second}) // for a machine that is busy
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	held := make(chan error, 1)
+	group.Go(func() { held <- active.Hold(ctx) })
+	var writes atomic.Int64
+	group.Go(func() {
+		for v := uint64(1); active.Save(ctx, []store.Doc{{Kind: "app", Key: "written", Version: v, Data: data}}) == nil; v++ {
+			writes.Add(1)
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+	began := time.Now()
+	var both []*mirror
+	for range 2 {
+		entries, leases, err := mongo.OpenLogs(t.Context(), uri, "long")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer entries.Close()
+		defer leases.Close()
+		m := &mirror{current: make(chan struct{}, 1)}
+		f := shared.New(entries, leases, shared.Options{Log: slog.New(slog.DiscardHandler)}).NewFollower(m)
+		f.Want()
+		group.Go(func() { _ = f.Run(ctx) })
+		both = append(both, m)
+	}
+	late := time.After(3 * time.Minute)
+	for i, m := range both {
+		select {
+		case <-m.current:
+		case err := <-held:
+			t.Fatalf("the lease was lost after %s: %v", time.Since(began), err)
+		case <-late:
+			t.Fatalf("standby %d has not read the log after three minutes", i)
+		}
+		if n := m.docs.Load(); n < entries-1 {
+			t.Errorf("standby %d has %d documents, want %d", i, n, entries)
+		}
+	}
+	t.Logf("two standbys have read %d entries in %s, while the active replica wrote %d times", entries, time.Since(began), writes.Load())
 }

@@ -22,13 +22,16 @@ type Copy interface {
 	Current(asOf time.Time)
 }
 
-// How a Follower reads the log.
+// How a Follower reads the log. It reads each entry by its position, because FerretDB reads the whole log for a range.
 const (
 	followEvery = 250 * time.Millisecond // at least
 	followPause = 20 * time.Millisecond  // at most, when it is woken
+	followRest  = 3                      // the pause after a poll, in times of what the poll took: a quarter of what one client could read
+	followMost  = time.Second            // of that pause: a call that takes long waits for something
 	followFor   = 30 * time.Second       // after the last Want
 	rereadEvery = 5 * time.Second        // the whole log, if its end proves nothing
-	followBatch = 256                    // entries between two looks at the clock
+	followBatch = 64                     // entries of one poll
+	followSpan  = 100 * time.Millisecond // after which a poll begins no further read
 )
 
 // Follower keeps a copy of the documents of a log while somebody reads the copy. It writes nothing, and needs no lease.
@@ -41,9 +44,9 @@ const (
 // A replica that loses a claim may store a takeover at a position that was trimmed. The entries that follow it are of
 // another epoch, or there are none; both are found, and the whole log is read again.
 type Follower struct {
-	log  Log
-	to   Copy
-	slog *slog.Logger
+	log, leases Log
+	to          Copy
+	slog        *slog.Logger
 
 	wanted atomic.Int64 // the time of the last Want, in ns since began
 	began  time.Time
@@ -52,12 +55,29 @@ type Follower struct {
 	position uint64 // of the last entry that was read; 0: the log is to be read as a whole
 	last     Entry  // without documents
 	held     []store.Doc
+	whole    *whole    // what was read of the whole log so far; nil: nothing, or all
 	reread   time.Time // when the whole log was read last
+}
+
+// whole is the log from its start on while it is read. Entries may be trimmed meanwhile, at its start.
+type whole struct {
+	next    uint64         // the position that is read next
+	known   uint64         // an entry at this position or behind it was stored
+	start   uint64         // entries before it are obsolete
+	missing uint64         // the highest position before next without an entry
+	docs    map[key]placed // the last one of each key, also deleted ones
+	last    Entry          // without documents
+}
+
+// placed is a document in the entry at a position.
+type placed struct {
+	position uint64
+	doc      store.Doc
 }
 
 // NewFollower makes a Follower of the replica's log.
 func (r *Replica) NewFollower(to Copy) *Follower {
-	return &Follower{log: r.log, to: to, slog: r.o.Log, began: time.Now(), wake: make(chan struct{}, 1)}
+	return &Follower{log: r.log, leases: r.leases, to: to, slog: r.o.Log, began: time.Now(), wake: make(chan struct{}, 1)}
 }
 
 // Want says that the copy is read now. The follower reads the log while that was less than 30 s ago. It is safe for
@@ -87,19 +107,15 @@ func (f *Follower) Run(ctx context.Context) error {
 	failing := false
 	for ctx.Err() == nil {
 		if !f.isWanted() {
-			// Later, the whole log takes less time than its entries one by one.
-			if f.position > 0 {
-				f.forget()
-				_ = f.to.Reset(nil)
-			}
 			select {
 			case <-f.wake:
 			case <-ctx.Done():
 			}
 			continue
 		}
+		began := time.Now()
 		err := f.Poll(ctx)
-		pause := followPause
+		pause := min(max(followPause, followRest*time.Since(began)), followMost)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -116,7 +132,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-time.After(followEvery - followPause):
+		case <-time.After(max(0, followEvery-pause)):
 		case <-f.wake:
 		case <-ctx.Done():
 		}
@@ -124,8 +140,9 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// forget makes the next Poll read the whole log. Until then the copy has no known time.
+// forget makes the next Poll begin to read the whole log. Until it is read the copy has no known time.
 func (f *Follower) forget() {
+	f.whole = nil
 	if f.position == 0 {
 		return
 	}
@@ -133,7 +150,8 @@ func (f *Follower) forget() {
 	f.to.Current(time.Time{})
 }
 
-// Poll brings the copy to the end of the log, and tells it as of when it is current if that is known. Run calls it.
+// Poll brings the copy towards the end of the log by at most 64 entries or what can be read in 100 ms, and tells it as of when it is current if that is known. Run
+// calls it.
 func (f *Follower) Poll(ctx context.Context) error {
 	asOf, err := f.poll(ctx)
 	if errors.Is(err, errCopy) {
@@ -149,54 +167,105 @@ func (f *Follower) Poll(ctx context.Context) error {
 var errCopy = errors.New("the copy does not accept the documents")
 
 func (f *Follower) poll(ctx context.Context) (time.Time, error) {
-	for again := 0; again < 3; again++ {
+	polled := time.Now()
+	for n := 0; n < followBatch && time.Since(polled) < followSpan; n++ {
 		if f.position == 0 {
-			if err := f.readAll(ctx); err != nil {
+			if more, err := f.readWhole(ctx); err != nil || !more {
 				return time.Time{}, err
 			}
+			continue
 		}
-		for range followBatch {
-			began := time.Now()
-			e, ok, err := f.log.At(ctx, f.position+1)
-			switch {
-			case err != nil:
-				return time.Time{}, err
-			case !ok:
-				return f.prove(ctx, began)
-			}
-			if !f.follows(e) {
-				f.forget()
-				break
-			}
-			if err := f.adopt(e); err != nil {
-				return time.Time{}, err
-			}
+		began := time.Now()
+		e, ok, err := f.log.At(ctx, f.position+1)
+		switch {
+		case err != nil:
+			return time.Time{}, err
+		case !ok:
+			return f.prove(ctx, began)
+		case !f.follows(e):
+			f.forget()
+			continue
 		}
-		if f.position > 0 {
-			f.Wake() // there is more
-			return time.Time{}, nil
+		if err := f.adopt(e); err != nil {
+			return time.Time{}, err
 		}
 	}
+	f.Wake() // there is more
 	return time.Time{}, nil
 }
 
-// readAll replaces the copy by the whole log.
-func (f *Follower) readAll(ctx context.Context) error {
-	s := &Store{log: f.log}
-	last, err := s.read(ctx)
-	if err != nil {
-		return fmt.Errorf("read the log: %w", err)
+// readWhole reads the next entry of the whole log, and replaces the copy after the last one. more is false if there is nothing to read
+// before the next poll.
+func (f *Follower) readWhole(ctx context.Context) (more bool, err error) {
+	w := f.whole
+	if w == nil {
+		w, err = f.findStart(ctx)
+		f.whole = w
+		return w != nil, err
 	}
-	docs := make([]store.Doc, 0, len(s.first))
-	for _, d := range s.first {
-		docs = append(docs, d)
+	e, ok, err := f.log.At(ctx, w.next)
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("read the log: %w", err)
+	case ok:
+		w.add(e)
+	case w.next <= w.known: // it was trimmed
+		w.missing = w.next
+		w.next++
+	case w.missing >= w.start: // so was what follows
+		found, err := f.findStart(ctx)
+		if err != nil || found == nil || found.known <= w.known {
+			return false, err // later
+		}
+		w.known, w.start, w.next = found.known, max(w.start, found.start), max(w.next, found.start)
+	default:
+		return true, f.replace(w)
+	}
+	return true, nil
+}
+
+// findStart returns where the log starts, or nil if that is not known yet. The lease has the end of the log as of the last renewal. The
+// entries from there on have the start, but for takeovers and what was trimmed since.
+func (f *Follower) findStart(ctx context.Context) (*whole, error) {
+	l, _, err := readLease(ctx, f.leases)
+	if err != nil {
+		return nil, fmt.Errorf("read the lease: %w", err)
+	}
+	end := max(l.Next, 2)
+	for p := end - 1; p < end+followBatch; p++ {
+		e, ok, err := f.log.At(ctx, p)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("read the log: %w", err)
+		case ok && e.Takeover == "" && e.Start > 0:
+			return &whole{next: e.Start, known: p, start: e.Start, docs: map[key]placed{}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// add adds the entry that is next.
+func (w *whole) add(e Entry) {
+	for _, d := range e.Docs {
+		w.docs[keyOf(d)] = placed{e.Position, d}
+	}
+	w.start, w.next, w.last = max(w.start, e.Start), e.Position+1, e
+	w.last.Docs = nil
+}
+
+// replace replaces the copy by the whole log.
+func (f *Follower) replace(w *whole) error {
+	docs := make([]store.Doc, 0, len(w.docs))
+	for _, p := range w.docs {
+		if p.position >= w.start && p.doc.Data != nil { // one before that was changed or deleted in an entry that was trimmed
+			docs = append(docs, p.doc)
+		}
 	}
 	f.to.Current(time.Time{})
 	if err := f.to.Reset(docs); err != nil {
 		return fmt.Errorf("%w: %w", errCopy, err)
 	}
-	f.position, f.last, f.held, f.reread = s.next-1, last, nil, time.Now()
-	f.last.Docs = nil
+	f.position, f.last, f.held, f.whole, f.reread = w.last.Position, w.last, nil, nil, time.Now()
 	return nil
 }
 

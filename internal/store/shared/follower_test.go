@@ -150,6 +150,56 @@ func TestATrimmedLogIsReadAgain(t *testing.T) {
 	}
 }
 
+// Documents that were read before their entry was trimmed are kept only if a later entry has them.
+func TestALogIsTrimmedWhileItIsRead(t *testing.T) {
+	for polls := range 6 { // before the log is trimmed
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngines()
+			s, err := e.replicaWith(shared.Options{Slack: 4000}).Await(t.Context(), func(shared.Lease) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			held := make(chan error)
+			go func() { held <- s.Hold(ctx) }()
+			m := &mirror{}
+			f := e.replica("two").NewFollower(m)
+			for i := range 150 {
+				save(t, s, put(fmt.Sprint("k", i), 1, "1"))
+			}
+			time.Sleep(time.Second)
+			for range polls {
+				if err := f.Poll(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 150 {
+				if i%2 == 0 {
+					save(t, s, store.Doc{Kind: "app", Key: fmt.Sprint("k", i), Version: 2})
+				} else {
+					save(t, s, put(fmt.Sprint("k", i), 2, "2"))
+				}
+			}
+			for i := range uint64(200) {
+				save(t, s, put("last", i+1, fmt.Sprint(i)))
+			}
+			time.Sleep(time.Second)
+			for n := 0; !poll(t, f, m); n++ {
+				if n == 20 {
+					t.Fatalf("after %d polls before the log was trimmed: not current after %d further ones", polls, n)
+				}
+			}
+			if m.String() != fmt.Sprint(content(t, s)) {
+				t.Errorf("after %d polls before the log was trimmed: current with %s, want %v", polls, m, content(t, s))
+			}
+			cancel()
+			if err := <-held; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A replica that loses a claim stores a takeover where the log was trimmed.
 func TestATakeoverInATrimmedLogIsNotFollowed(t *testing.T) {
 	for _, deleted := range []uint64{1, 2, 3} { // entries after the last one of the follower
@@ -184,7 +234,8 @@ func TestATakeoverInATrimmedLogIsNotFollowed(t *testing.T) {
 
 // A list must not have one half of a step, because its revision says that it has all.
 func TestALargeSaveIsAdoptedAsAWhole(t *testing.T) {
-	e, to := newEngines(), newEngines()
+	e := newEngines()
+	to := engines{sharedtest.NewEngine(), e.leases}
 	s, m := e.patient(t), &mirror{}
 	save(t, s, put("a", 1, "1"))
 	large := strings.Repeat("x", 3<<20)
@@ -200,7 +251,7 @@ func TestALargeSaveIsAdoptedAsAWhole(t *testing.T) {
 			t.Errorf("after entry %d, more %t: %d documents, current %t", i+1, entry.More, n, current)
 		}
 	}
-	if fmt.Sprint(m.adopts) != "[1 4 1]" {
+	if fmt.Sprint(m.adopts) != "[4 1]" {
 		t.Errorf("%v documents were adopted at once, want one save each", m.adopts)
 	}
 }
@@ -223,24 +274,64 @@ func TestACopyThatFailsIsNotCurrent(t *testing.T) {
 	}
 }
 
-// counted counts the calls to a log.
+// counted counts the calls to a log, which take a time each.
 type counted struct {
 	shared.Log
-	mu sync.Mutex // guards n
-	n  int
+	takes time.Duration
+	mu    sync.Mutex // guards n
+	n     int
 }
 
 func (c *counted) At(ctx context.Context, p uint64) (shared.Entry, bool, error) {
 	c.mu.Lock()
 	c.n++
 	c.mu.Unlock()
+	time.Sleep(c.takes)
 	return c.Log.At(ctx, p)
+}
+
+// Entries fails: FerretDB needs seconds for a long log, and writes wait.
+func (c *counted) Entries(context.Context, func(shared.Entry) error) error {
+	return errors.New("the whole log is read at once")
 }
 
 func (c *counted) calls() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n
+}
+
+// Readers and forwarded writes, however many, make a follower use no more than a quarter of what one client could read, also while it
+// begins with a long log.
+func TestReadersDoNotDecideHowMuchIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngines()
+		s := e.patient(t)
+		for i := range uint64(3000) {
+			save(t, s, put("a", i+1, "1"))
+		}
+		const takes, within = 2 * time.Millisecond, 40 * time.Second
+		log, m := &counted{Log: e.log.Open(), takes: takes}, &mirror{}
+		f := shared.New(log, e.leases.Open(), shared.Options{}).NewFollower(m)
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		ended := make(chan error)
+		go func() { ended <- f.Run(ctx) }()
+		for ctx.Err() == nil {
+			f.Want()
+			f.Wake()
+			time.Sleep(time.Millisecond)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if busy := time.Duration(log.calls()) * takes; busy > within*26/100 {
+			t.Errorf("the log was read for %s of %s, want a quarter at most", busy, within)
+		}
+		if age := time.Since(m.asOf); age > shared.DefaultTTL {
+			t.Errorf("the copy is %s old after the log of %d entries was read", age, s.Position())
+		}
+	})
 }
 
 func TestNobodysCopyIsNotFollowed(t *testing.T) {
@@ -269,8 +360,8 @@ func TestNobodysCopyIsNotFollowed(t *testing.T) {
 		before := log.calls()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n := log.calls(); n != before || len(m.docs) > 0 || !m.asOf.IsZero() {
-			t.Errorf("a minute after the last read: %d further reads of the log, %d documents are kept", n-before, len(m.docs))
+		if n := log.calls(); n != before {
+			t.Errorf("a minute after the last read: %d further reads of the log", n-before)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -283,7 +374,7 @@ func TestNobodysCopyIsNotFollowed(t *testing.T) {
 // pauses, and a follower with the same faults. Whenever the copy is current as of a time, it has all writes that were acknowledged before.
 func TestACurrentCopyHasAllAcknowledgedWrites(t *testing.T) {
 	proofs, rereads := 0, 0
-	for seed := range uint64(60) {
+	for seed := range uint64(100) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))
 			e := newEngines()
@@ -316,7 +407,9 @@ func TestACurrentCopyHasAllAcknowledgedWrites(t *testing.T) {
 							for _, d := range docs {
 								versions[d.Key] = d.Version
 							}
-							// It holds no lease, so that the other one takes over soon.
+							// It holds the lease for a short time or not at all, so that the other one takes over soon.
+							holding, stop := context.WithTimeout(ctx, time.Duration(choice.IntN(1500))*time.Millisecond)
+							group.Go(func() { _ = s.Hold(holding) })
 							for range 1 + choice.IntN(40) {
 								key := fmt.Sprint("k", choice.IntN(4))
 								d := put(key, versions[key]+1, fmt.Sprint(versions[key]+1))
@@ -329,6 +422,7 @@ func TestACurrentCopyHasAllAcknowledgedWrites(t *testing.T) {
 								mu.Unlock()
 								time.Sleep(time.Duration(choice.IntN(60)) * time.Millisecond)
 							}
+							stop()
 						}
 						time.Sleep(time.Duration(choice.IntN(2000)) * time.Millisecond)
 					}
@@ -367,7 +461,7 @@ func TestACurrentCopyHasAllAcknowledgedWrites(t *testing.T) {
 			rereads += m.resets
 		})
 	}
-	if proofs < 1000 || rereads < 100 {
+	if proofs < 500 || rereads < 100 {
 		t.Errorf("the copies were current %d times, and read the whole log %d times: the test shows too little", proofs, rereads)
 	}
 }
