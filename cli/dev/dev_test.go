@@ -42,7 +42,7 @@ func binaries(t *testing.T) string {
 			return
 		}
 		const module = "github.com/treeline-edge/treeline/"
-		cmd := exec.Command("go", "build", "-o", built.dir+"/",
+		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", built.dir+"/",
 			module+"root-orchestrator", module+"cluster-orchestrator", module+"node-engine", module+"testbed/workload")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("build the daemons: %w: %s", err, out)

@@ -55,7 +55,7 @@ func TestBackupAsDocumented(t *testing.T) {
 		}
 	}
 	for _, build := range [][2]string{{"root-orchestrator", "../../root-orchestrator"}, {"treeline", "../../cli"}} {
-		if out, err := exec.Command("go", "build", "-o", filepath.Join(machine, build[0]), build[1]).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", filepath.Join(machine, build[0]), build[1]).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 	}

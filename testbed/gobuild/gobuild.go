@@ -41,9 +41,10 @@ func Command(ctx context.Context, args ...string) (*exec.Cmd, error) {
 }
 
 // Build builds packages, named by their paths within Module, into out. out is an
-// absolute path: a file, or a directory if it ends with a slash.
+// absolute path: a file, or a directory if it ends with a slash. Without debug
+// information programs are linked in two thirds of the time.
 func Build(ctx context.Context, out string, packages ...string) error {
-	args := []string{"-o", out}
+	args := []string{"-ldflags=-w", "-o", out}
 	for _, p := range packages {
 		args = append(args, Module+"/"+p)
 	}
