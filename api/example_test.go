@@ -31,7 +31,7 @@ func ExampleParseSLA() {
 				"virtualization": "container",
 				"code": "registry.example.org/shop/web:1.2",
 				"memory": -1,
-				"vcpu": 2
+				"cpus": 2
 			}]
 		}]
 	}`))
@@ -42,5 +42,5 @@ func ExampleParseSLA() {
 	}
 	// Output:
 	// /applications/0/microservices/0/memory
-	// /applications/0/microservices/0/vcpu
+	// /applications/0/microservices/0/cpus
 }

@@ -293,6 +293,7 @@ var fieldsBeforeConstraints = []Field{
 		Pointer: servicePath + "/vcpus", Type: NumberField, Unit: "vCPU", Max: 4096, Default: "the cluster's",
 		Doc: "Reserved on the node and the limit in its cgroup; fractions are allowed. 0 or absent: what the operator of the cluster configures; by default 0.01 are reserved and the limit is 1. A cluster refuses more than its operator's `workload.max_vcpus`.", Rule: "at most 3 decimals",
 	},
+	{Pointer: servicePath + "/vcpu", Type: NumberField, Unit: "vCPU", Max: 4096, Doc: "The name of `vcpus` in an example of Oakestra's documentation.", Rule: "not with `vcpus`; at most 3 decimals"},
 	{
 		Pointer: servicePath + "/cmd", Type: ArrayField, Max: 256, Default: "the image's own",
 		Doc: "The program and its arguments.",
@@ -528,8 +529,8 @@ var fieldsAfterConstraints = []Field{
 		Doc: "Where the container sees it.", Rule: "absolute, without `.` and `..`; not over `/proc`, `/sys`, `/dev`, `/etc/hosts` or `/etc/resolv.conf`",
 	},
 	{
-		Pointer: volumePath + "/size", Type: IntegerField, Unit: "MiB", Min: 1, Max: MaxVolumeMB,
-		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "required, but not with `csi_ephemeral`, whose driver may have a parameter for it; at least 16 for `local` and `ephemeral`; an existing `local` volume cannot change its size, one of type `csi` can grow",
+		Pointer: volumePath + "/size", Type: IntegerField, Unit: "MiB", Min: 1, Max: MaxVolumeMB, Default: "1024 with `csi`",
+		Doc: "What the volume takes of the disk or memory. Writing more fails with \"no space left on device\" in the container and nowhere else. On disk, the file system takes a few percent for itself (Treeline's own).", Rule: "required, but not with `csi`, whose driver is asked for 1024 MiB, and not allowed with `csi_ephemeral`, whose driver may have a parameter for it; at least 16 for `local` and `ephemeral`; an existing `local` volume cannot change its size, one of type `csi` can grow",
 	},
 	{Pointer: volumePath + "/read_only", Type: BooleanField, Default: "false", Doc: "The container cannot write to it (Treeline's own).", Rule: "not with `ephemeral` and `tmpfs`"},
 	{Pointer: volumePath + "/config", Type: ObjectField, Max: 32, Doc: "Parameters that the CSI driver gets when it makes the volume. Later changes have no effect on an existing volume.", Rule: "only with `type: csi` or `csi_ephemeral`; for the latter no names with `csi.storage.k8s.io/`"},

@@ -73,3 +73,55 @@ func TestDocumentsOfOakestra(t *testing.T) {
 		t.Fatalf("want %d lines of outcomes, got %d", len(w), len(g))
 	}
 }
+
+// What Oakestra's documents write in another way, or leave out, has the effect that they mean.
+func TestOakestrasNamesAndDefaultsHaveTheirEffect(t *testing.T) {
+	parse := func(fields string) (api.Microservice, error) {
+		sla, err := api.ParseSLA([]byte(`{"sla_version":"v2.0","customerID":"Admin","applications":[{"application_name":"a","application_namespace":"b","microservices":[
+			{"microservice_name":"c","microservice_namespace":"d","virtualization":"container","code":"x:1",` + fields + `}]}]}`))
+		if err != nil {
+			return api.Microservice{}, err
+		}
+		return sla.Applications[0].Services[0], nil
+	}
+	volume := func(fields string) string {
+		return `"volumes":[{"volume_id":"v","mount_path":"/v",` + fields + `}]`
+	}
+	for _, c := range []struct {
+		fields string
+		cpus   float64
+		size   int64
+	}{
+		{`"vcpu":0.25`, 0.25, 0},
+		{`"vcpu":1,"vcpus":null`, 1, 0},
+		{`"vcpu":1,"scale":{"max":2,"cpu":50}`, 1, 0},
+		{volume(`"csi_driver":"csi.oakestra.io/hostpath"`), 0, 1024},
+		{volume(`"csi_driver":"csi.oakestra.io/hostpath","size":null`), 0, 1024},
+		{volume(`"csi_driver":"csi.oakestra.io/hostpath","size":64`), 0, 64},
+	} {
+		s, err := parse(c.fields)
+		if err != nil {
+			t.Errorf("%s: %v", c.fields, err)
+			continue
+		}
+		size := int64(0)
+		for _, v := range s.Volumes {
+			size += v.SizeMB
+		}
+		if s.VCPUs != c.cpus || size != c.size {
+			t.Errorf("%s: %g vCPU, a volume of %d MiB, want %g and %d", c.fields, s.VCPUs, size, c.cpus, c.size)
+		}
+	}
+	for fields, want := range map[string]string{
+		`"vcpu":1,"vcpus":2`:             "the same field",
+		`"vcpu":0.0001`:                  "thousandths",
+		`"vcpu":-1`:                      "out of range",
+		`"vcpu":"1"`:                     "must be a number",
+		volume(`"csi_driver":"local"`):   "size is missing",
+		volume(`"type":"csi_ephemeral"`): "csi_driver is missing",
+	} {
+		if _, err := parse(fields); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want a refusal with %q", fields, err, want)
+		}
+	}
+}

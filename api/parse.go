@@ -165,6 +165,13 @@ func (v *value) get(key string) *value {
 	return &v.members[i].value
 }
 
+// CheckJSON returns the faults of a document that do not depend on its fields, such as a key that is given twice. Use it
+// before a decoder that accepts them.
+func CheckJSON(doc []byte) error {
+	_, err := readTree(doc)
+	return err
+}
+
 // readTree parses a document within the limits. It refuses duplicate keys, invalid UTF-8, and text
 // after the end.
 func readTree(doc []byte) (*value, error) {

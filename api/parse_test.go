@@ -145,7 +145,7 @@ func TestFaults(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	list := func(n int, of string) string { return "[" + strings.TrimSuffix(strings.Repeat(of+",", n), ",") + "]" }
 	tests := []struct{ name, doc, pointer, says string }{
-		{"typo", placed(`"vcpu":1`), at + "/vcpu", "did you mean vcpus?"},
+		{"typo", placed(`"cpus":1`), at + "/cpus", "did you mean vcpus?"},
 		{"synonym", placed(`"image":"x"`), at + "/image", "did you mean code?"},
 		{"suffix", placed(`"namespace":"x"`), at + "/namespace", "did you mean microservice_namespace?"},
 		{"misplaced", strings.Replace(placed(""), "{", `{"one_shot":true,`, 1), "/one_shot", "it belongs in /applications/*/microservices/*"},
@@ -256,7 +256,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestAllFaultsAreReportedAtOnce(t *testing.T) {
-	faults := faultsOf(t, placed(`"vcpu":1,"memory":-1,"port":"80/icmp","code":"A B"`))
+	faults := faultsOf(t, placed(`"cpus":1,"memory":-1,"port":"80/icmp","code":"A B"`))
 	if len(faults) != 4 {
 		t.Fatalf("faults are %q, want 4", faults)
 	}

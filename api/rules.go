@@ -105,6 +105,9 @@ func labelsRule(c checker, at string, v *value) {
 }
 
 func serviceRule(c checker, at string, v *value) {
+	if v.get("vcpu").kind != "" && v.get("vcpus").kind != "" {
+		c.fault(at+"/vcpu", "leave it out", "vcpu and vcpus are the same field")
+	}
 	if code := v.get("code"); code.kind == StringField {
 		wrong, fix := imageFault(code.text)
 		switch virt := v.get("virtualization").text; {

@@ -222,7 +222,7 @@ func scaleRule(c checker, at string, service *value) {
 	if most > 1 && !slices.ContainsFunc(scaleGoals, has) {
 		c.fault(at+"/scale/max", "add cpu, memory, connections, requests or prometheus, or set max: 1", "max is %d, and nothing says when more than %d instances are needed", most, max(1, least))
 	}
-	if has("cpu") && neutral(service.get("vcpus")) {
+	if has("cpu") && neutral(service.get("vcpus")) && neutral(service.get("vcpu")) {
 		c.fault(at+"/scale/cpu", "add vcpus", "cpu is a share of vcpus, which is missing")
 	}
 	if has("memory") && neutral(service.get("memory")) {

@@ -35,6 +35,7 @@ type Microservice struct {
 	Code           string       `json:"code"`
 	Memory         int64        `json:"memory,omitempty"` // MiB; 0: the cluster's default
 	VCPUs          float64      `json:"vcpus,omitempty"`  // with up to 3 decimals; 0: the cluster's default
+	VCPU           float64      `json:"vcpu,omitempty"`   // another name of VCPUs; 0 after ParseSLA
 	Cmd            []string     `json:"cmd,omitempty"`
 	Environment    []string     `json:"environment,omitempty"` // "KEY=value"
 	OneShot        bool         `json:"one_shot,omitempty"`

@@ -113,6 +113,17 @@ func convertService(s *value) (changed bool) {
 	for _, name := range []string{"bandwidth_in", "bandwidth_out"} {
 		changed = convertMbit(s.get(name)) || changed
 	}
+	if alias := *s.get("vcpu"); alias.kind != "" {
+		s.drop("vcpu")
+		s.drop("vcpus") // null
+		s.members, changed = append(s.members, member{key: "vcpus", value: alias}), true
+	}
+	volumes := s.get("volumes")
+	for i := range volumes.items {
+		if v := &volumes.items[i]; v.ofCSI() && v.get("size").kind == "" {
+			v.members, changed = append(v.members, member{key: "size", value: value{kind: NumberField, text: defaultCSIVolumeMB}}), true
+		}
+	}
 	if added := s.get("added_files"); len(added.items) > 0 && idle(added) {
 		added.items, changed = nil, true
 	}

@@ -62,6 +62,9 @@ var VolumeTypes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs, VolumeCSI,
 // BuiltInVolumes are the types of volumes that nodes provide without a driver.
 var BuiltInVolumes = []string{VolumeLocal, VolumeEphemeral, VolumeTmpfs}
 
+// defaultCSIVolumeMB is the size of a volume of type VolumeCSI whose document has none, as Oakestra's have.
+const defaultCSIVolumeMB = "1024"
+
 // The limits of volumes.
 const (
 	MaxVolumes      = 16      // of a service
@@ -352,7 +355,7 @@ func volumeRule(c checker, at string, v *value) {
 	switch size := v.get("size"); {
 	case is == VolumeCSIEphemeral && size.kind != "":
 		c.fault(at+"/size", "leave size out; the driver may have a parameter for it, in config", "a volume of type %s has no size that Treeline knows", is)
-	case is != VolumeCSIEphemeral && size.kind == "":
+	case is != VolumeCSIEphemeral && is != VolumeCSI && size.kind == "":
 		c.fault(at+"/size", "give it", "size is missing")
 	}
 	if a := v.get("access_mode").text; a != "" && a != AccessOneWriter && is != VolumeCSI && isVolumeType(is) {

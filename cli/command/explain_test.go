@@ -54,7 +54,7 @@ func TestFieldsAreFoundByTheEndOfTheirPath(t *testing.T) {
 			}
 		}
 	}
-	if _, stderr, code := r.run("", "explain", "vcpu"); code != 6 || !strings.Contains(stderr, "no field vcpu") {
+	if _, stderr, code := r.run("", "explain", "cpus"); code != 6 || !strings.Contains(stderr, "no field cpus") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	var schema map[string]any

@@ -21,7 +21,7 @@ func (r *rig) mistakes() {
 	r.t.Helper()
 	r.file("shelf.yaml", strings.ReplaceAll(shop, "shop", "shelf"))
 	r.file("tab.yaml", "sla_version: v2.0\napplications:\n\t- application_name: shop\n")
-	r.file("vcpu.yaml", strings.Replace(shop, "memory: 64", "vcpu: 1", 1))
+	r.file("vcpu.yaml", strings.Replace(shop, "memory: 64", "cpus: 1", 1))
 	r.file("giant.yaml", "# "+strings.Repeat("x", api.MaxSLABytes)+"\n"+shop)
 	r.file("empty.yaml", "")
 	r.file("cut.json", `{"sla_version": "v2.0", "applications": [`)

@@ -67,7 +67,7 @@ applications:
   - application_name: shop
     application_namespace: prod
     microservices:
-      - {microservice_name: web!, microservice_namespace: v1, virtualization: container, code: "registry.example/web:1", vcpu: 1}
+      - {microservice_name: web!, microservice_namespace: v1, virtualization: container, code: "registry.example/web:1", cpus: 1}
       - {microservice_name: job, microservice_namespace: v1, virtualization: container, code: "a", memory: -1}
 `
 

@@ -212,7 +212,7 @@ func etagOf(r api.Revision) string { return `"` + httpapi.Position{Revision: r}.
 func TestAllFaultsAreReturnedAtOnceWithPointers(t *testing.T) {
 	r := newRig(t)
 	token := r.user("acme/dora", rights.ApplicationProvider)
-	doc := strings.NewReplacer(`"vcpus"`, `"vcpu"`, `"container"`, `"toaster oven"`).Replace(slaOf("shop", 1))
+	doc := strings.NewReplacer(`"vcpus"`, `"cpus"`, `"container"`, `"toaster oven"`).Replace(slaOf("shop", 1))
 	status, _, text := r.raw("PUT", "/v1/apps", token, doc)
 	p := problemIn(t, text)
 	if status != 422 || len(p.Errors) < 2 || !strings.HasPrefix(p.Errors[0].Pointer, "/applications/0/microservices/0/") || !strings.Contains(text, "vcpus") {

@@ -190,6 +190,9 @@ type applicationDoc struct {
 func parse(text []byte) (document, error) {
 	var d document
 	var apps []map[string]json.RawMessage
+	if err := api.CheckJSON(text); err != nil {
+		return d, err
+	}
 	err := json.Unmarshal(text, &d.fields)
 	if err == nil && d.fields["applications"] != nil {
 		err = json.Unmarshal(d.fields["applications"], &apps)
