@@ -306,6 +306,34 @@ type RotateAuthority struct {
 	LeaveBehind []NodeID `json:"leave_behind,omitempty" maxItems:"10000" doc:"With retire: nodes that lose their access, if they have not renewed their certificate. They must be deleted and join again."`
 }
 
+// RootAuthority is the certificate authority of the root and the rotation of its key.
+type RootAuthority struct {
+	Generation uint64    `json:"generation" doc:"How many keys the authority had before the one that signs."`
+	State      string    `json:"state,omitempty" enum:"signing,retired" doc:"Of the last rotation; empty: the key was never replaced."`
+	Since      time.Time `json:"since,omitzero" doc:"When the last rotation began."`
+	By         string    `json:"by,omitempty" doc:"Who began it."`
+	Ends       time.Time `json:"ends" doc:"When the root's certificate expires."`
+	Pin        string    `json:"pin" doc:"SHA-256 of the root's certificate, with which a client that does not know it signs in."`
+	// Behind are the clusters that do not answer, or that or whose nodes have no certificate of the key that signs, and after the
+	// earlier one was retired, those whose certificates do not say so.
+	Behind []ClusterBehind `json:"behind,omitempty" doc:"The clusters that, or whose nodes, have not renewed their certificates since."`
+}
+
+// ClusterBehind is a cluster of which not all machines have a certificate of the root's newest key.
+type ClusterBehind struct {
+	Cluster    ClusterID `json:"cluster"`
+	Generation uint64    `json:"generation" doc:"Of the root's key that has signed the certificate of the cluster."`
+	Nodes      int       `json:"nodes,omitempty" doc:"How many of its nodes have not renewed their certificates, as the cluster says."`
+	Names      []NodeID  `json:"names,omitempty" doc:"The first 10 of them."`
+	Error      string    `json:"error,omitempty" doc:"Why the cluster does not answer."`
+}
+
+// RotateRootAuthority is the request POST /v1/system/authority at the root.
+type RotateRootAuthority struct {
+	Retire      bool        `json:"retire,omitempty" doc:"Retire the earlier key. Without it: replace the key."`
+	LeaveBehind []ClusterID `json:"leave_behind,omitempty" maxItems:"10000" doc:"With retire: clusters that lose their access, or whose nodes do, if they have not renewed their certificates. These machines have to join again."`
+}
+
 // RotateKey is the request POST /v1/system/keys.
 type RotateKey struct {
 	RevokeTokens bool `json:"revoke_tokens,omitempty" doc:"Drop the earlier keys at once, after a theft: all sessions and personal tokens end."`

@@ -69,7 +69,7 @@ func (s Static) Token(_ context.Context, refused string) (string, error) {
 
 type Options struct {
 	URL    string       // https://host:port
-	CA     []byte       // PEM of the only root certificate to trust. Empty: the system's roots, and the host name is checked
+	CA     []byte       // PEM of the only root certificates to trust, the newest first. Empty: the system's roots, and the host name is checked
 	Expect string       // with CA: the server's identity, treeline://root (the default) or treeline://cluster/<id>
 	Tokens Tokens       // nil: no token is sent
 	HTTP   *http.Client // used instead of a client with CA and Expect
@@ -77,6 +77,9 @@ type Options struct {
 	// Replicas are further URLs of the root, of which the root itself has told (api.Session). They are
 	// used only with CA, which proves that the root is there.
 	Replicas []string
+	// Followed is called during a handshake with what is to be CA from then on: the key of the root's authority was replaced, which its
+	// earlier key has confirmed, or an earlier key was retired. nil: the client alone remembers it.
+	Followed func(ca []byte)
 }
 
 // Client sends requests to one server. It is safe for concurrent use.

@@ -11,10 +11,13 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 )
 
 const (
@@ -32,14 +35,60 @@ func tlsConfig(o Options) (*tls.Config, error) {
 	if len(o.CA) == 0 {
 		return tc, nil
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(o.CA) {
+	p := &pins{expect: cmp.Or(o.Expect, rootIdentity), followed: o.Followed}
+	for b, rest := pem.Decode(o.CA); b != nil; b, rest = pem.Decode(rest) {
+		if c, err := x509.ParseCertificate(b.Bytes); err == nil {
+			p.trusted = append(p.trusted, c)
+		}
+	}
+	if len(p.trusted) == 0 {
 		return nil, fmt.Errorf("the CA to pin is not a PEM certificate: %w", api.ErrInvalid)
 	}
-	expect := cmp.Or(o.Expect, rootIdentity)
 	tc.InsecureSkipVerify = true // VerifyConnection checks the chain and the identity
-	tc.VerifyConnection = func(cs tls.ConnectionState) error { return verify(cs, pool, expect) }
+	tc.VerifyConnection = p.verify
 	return tc, nil
+}
+
+// pins are the root certificates that a client trusts. It follows them when the root's key is replaced.
+type pins struct {
+	expect   string
+	followed func(ca []byte)
+
+	mu      sync.Mutex // guards trusted
+	trusted []*x509.Certificate
+}
+
+func (p *pins) verify(cs tls.ConnectionState) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := verify(cs, poolOf(p.trusted...), p.expect); err != nil {
+		return err
+	}
+	after := roots.Follow(time.Now(), p.trusted, cs.PeerCertificates)
+	// The holder of the newest key shows the earlier certificates until they are retired.
+	if len(after) > 1 && roots.Contains(cs.PeerCertificates, after[0]) && verify(cs, poolOf(after[0]), p.expect) == nil {
+		after = slices.DeleteFunc(slices.Clone(after), func(c *x509.Certificate) bool { return !roots.Contains(cs.PeerCertificates, c) })
+	}
+	if slices.EqualFunc(after, p.trusted, (*x509.Certificate).Equal) {
+		return nil
+	}
+	p.trusted = after
+	if p.followed != nil {
+		var text []byte
+		for _, c := range after {
+			text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
+		}
+		p.followed(text)
+	}
+	return nil
+}
+
+func poolOf(all ...*x509.Certificate) *x509.CertPool {
+	pool := x509.NewCertPool()
+	for _, c := range all {
+		pool.AddCert(c)
+	}
+	return pool
 }
 
 func verify(cs tls.ConnectionState, pool *x509.CertPool, expect string) error {
@@ -50,7 +99,8 @@ func verify(cs tls.ConnectionState, pool *x509.CertPool, expect string) error {
 	}
 	chains, err := leaf.Verify(opts)
 	if err != nil {
-		return fmt.Errorf("the server's certificate is not signed by the pinned CA: this is another installation, or the connection is intercepted (to pin another CA: treeline login --ca): %w: %w", err, api.ErrUnauthenticated)
+		return fmt.Errorf("the server's certificate is not signed by the pinned CA: this is another installation, or the connection is intercepted, or the key of the root's CA was replaced since this client last connected "+
+			"(to pin another CA, ask an administrator for the pin in treeline rotate root-ca --list, and give it to treeline login --pin): %w: %w", err, api.ErrUnauthenticated)
 	}
 	for _, chain := range chains {
 		// The issuer must have the same identity, so that no cluster can certify another.

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -112,6 +113,8 @@ type cli struct {
 	lines  *bufio.Reader // reads In; nil: not used yet
 	chosen *contexts.Chosen
 	client *client.Client
+	// learnt is what a handshake of client has shown of the root's certificates.
+	learnt atomic.Pointer[followed]
 }
 
 func (c *cli) root() *cobra.Command {
@@ -227,6 +230,10 @@ func (c *cli) api() (*client.Client, error) {
 	if w.Cluster != "" {
 		o.Expect = client.OfCluster(w.Cluster)
 	}
+	if w.Name != "" {
+		// Saved at the end: a refresh of the session holds the lock of the file while it connects.
+		o.Followed = func(ca []byte) { c.learnt.Store(&followed{name: w.Name, from: w.CA, to: string(ca)}) }
+	}
 	switch {
 	case w.Token != "":
 		if c.flags.Token != "" && c.tokenFile == "" {
@@ -247,6 +254,27 @@ func (c *cli) api() (*client.Client, error) {
 		return nil, fmt.Errorf("%w%w", hidden{errUsage}, err)
 	}
 	return c.client, nil
+}
+
+// followed is a change of the root certificates that a context pins.
+type followed struct{ name, from, to string }
+
+// saveFollowed saves the root certificates to which the pinned ones have led.
+func (c *cli) saveFollowed() {
+	f := c.learnt.Load()
+	if f == nil {
+		return
+	}
+	err := c.file().Update(func(all *contexts.All) error {
+		if x, ok := all.Contexts[f.name]; ok && x.CA == f.from {
+			x.CA = f.to
+			all.Contexts[f.name] = x
+		}
+		return nil
+	})
+	if err != nil {
+		c.say("warning: the key of the root's CA was replaced, and its new certificate is not saved: %v", err)
+	}
 }
 
 // action is a command that needs a printer for the chosen format and a client.
@@ -270,6 +298,7 @@ func (c *cli) run(fn action) func(*cobra.Command, []string) error {
 			if err := c.tenantExists(cmd, a); err != nil {
 				return err
 			}
+			defer c.saveFollowed()
 			return fn(cmd.Context(), p, a, args)
 		}
 		// Usage errors come first, and fn finds some of them: it gets a client that sends nothing.

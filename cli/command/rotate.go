@@ -70,7 +70,7 @@ minute of the first new token that they get, otherwise within an hour.`,
 	cmd.Flags().BoolVar(&list, "list", false, "show the keys and change nothing")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	group := &cobra.Command{Use: "rotate", Short: "Replace keys of the installation"}
-	group.AddCommand(cmd, c.rotateClusterCA())
+	group.AddCommand(cmd, c.rotateClusterCA(), c.rotateRootCA())
 	return group
 }
 
@@ -154,6 +154,85 @@ func showAuthority(p output.Printer, s api.Authority) {
 	p.Printf("%d nodes have not renewed their certificates since\n", len(s.Behind))
 	for _, b := range s.Behind[:min(len(s.Behind), maxBehind)] {
 		p.Printf("  %s  generation %d  %s\n", output.Clean(string(b.Node)), b.Generation, output.Clean(b.Error))
+	}
+	if more := len(s.Behind) - maxBehind; more > 0 {
+		p.Printf("  and %d more\n", more)
+	}
+}
+
+func (c *cli) rotateRootCA() *cobra.Command {
+	var list, retire, yes bool
+	var leave []string
+	cmd := &cobra.Command{
+		Use: "root-ca", Short: "Replace the key of the root's certificate authority", Args: cobra.NoArgs,
+		Long: `Replace the key with which the root signs the certificates of clusters. It is for an
+administrator of the root, and a personal token cannot do it.
+
+The new key signs at once. The earlier one signs a certificate for it, by which clusters, nodes
+and contexts of treeline verify the new one and learn it; nothing is interrupted. Clusters renew
+their certificates at once if they are connected, and ask their nodes to. When --list shows no
+clusters any more, --retire has the certificates of the earlier key refused everywhere.
+
+Clusters and nodes that were not connected keep their old certificates. --leave-behind retires
+the key without them; to be used again, they must join again with an empty data directory. A
+context of treeline that was not used in between needs the pin that --list shows.`,
+		Example: `  treeline rotate root-ca
+  treeline rotate root-ca --list
+  treeline rotate root-ca --retire
+  treeline rotate root-ca --retire --leave-behind munich,rome`,
+		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+			switch {
+			case list && (retire || len(leave) > 0):
+				return usage("give either --list or --retire")
+			case len(leave) > 0 && !retire:
+				return usage("--leave-behind is for --retire")
+			}
+			if retire {
+				if err := c.confirm(yes, "Certificates of the earlier key are refused from now on."); err != nil {
+					return err
+				}
+			}
+			if !list {
+				body := api.RotateRootAuthority{Retire: retire}
+				for _, id := range leave {
+					body.LeaveBehind = append(body.LeaveBehind, api.ClusterID(id))
+				}
+				if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: authorityPath, Body: body}, nil); err != nil {
+					return err
+				}
+			}
+			var s api.RootAuthority
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: authorityPath}, &s); err != nil {
+				return err
+			}
+			showRootAuthority(p, s)
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&list, "list", false, "show the rotation and change nothing")
+	cmd.Flags().BoolVar(&retire, "retire", false, "have certificates of the earlier key refused")
+	cmd.Flags().StringSliceVar(&leave, "leave-behind", nil, "with --retire: clusters that lose their access, or whose nodes do, if they have not renewed")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	return cmd
+}
+
+func showRootAuthority(p output.Printer, s api.RootAuthority) {
+	state := map[string]string{
+		"":                   "was never replaced",
+		api.AuthoritySigning: "the new key signs, the earlier one is valid",
+		api.AuthorityRetired: "the earlier key is retired",
+	}[s.State]
+	p.Printf("generation %d: %s\npin %s\n", s.Generation, cmp.Or(state, output.Clean(s.State)), output.Clean(s.Pin))
+	if s.State == "" {
+		return
+	}
+	p.Printf("%d clusters, or some of their nodes, have not renewed their certificates since\n", len(s.Behind))
+	for _, b := range s.Behind[:min(len(s.Behind), maxBehind)] {
+		p.Printf("  %s  generation %d  %d nodes", output.Clean(string(b.Cluster)), b.Generation, b.Nodes)
+		for _, n := range b.Names {
+			p.Printf(" %s", output.Clean(string(n)))
+		}
+		p.Printf("  %s\n", output.Clean(b.Error))
 	}
 	if more := len(s.Behind) - maxBehind; more > 0 {
 		p.Printf("  and %d more\n", more)

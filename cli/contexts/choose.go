@@ -60,7 +60,7 @@ func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
 			return Chosen{}, fmt.Errorf("read the CA file: %w: %w", err, api.ErrInvalid)
 		}
 		// The pinned CA, not the address, identifies the installation of the session.
-		if string(pem) != c.CA {
+		if !pins(c.CA, string(pem)) {
 			c.Access, c.Refresh, c.Name, c.Cluster, c.Replicas = "", "", "", "", nil
 		}
 		c.CA = string(pem)
@@ -72,6 +72,12 @@ func Choose(all All, f Flags, env func(string) string) (Chosen, error) {
 		return Chosen{}, fmt.Errorf("tenant %q: want a path of lower-case names such as acme or acme/lab: %w", c.Tenant, api.ErrInvalid)
 	}
 	return c, nil
+}
+
+// pins reports whether the CAs of a context are those in a file, or have followed them when the root's key was replaced.
+func pins(all, file string) bool {
+	file = strings.TrimSpace(file)
+	return file == strings.TrimSpace(all) || file != "" && strings.Contains(all, file)
 }
 
 // URL adds https:// to an address without a scheme.

@@ -86,7 +86,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 		}
 	})
 	var err error
-	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.example:7444", [32]byte{1}, time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.example:7444", func() [32]byte { return [32]byte{1} }, time.Now)
 	check(t, err)
 	named, err := operators.New(mem.New(), nil, time.Now)
 	check(t, err)

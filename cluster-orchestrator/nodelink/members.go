@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/docs"
@@ -71,7 +73,15 @@ func (m *Members) note(n api.NodeID, known member, chain []*x509.Certificate) {
 		return
 	}
 	g, err := identity.GenerationOf(chain[1])
-	if err != nil || !known.Issuer.Before(g) || chain[0].CheckSignatureFrom(chain[1]) != nil {
+	if err != nil || !known.Issuer.Before(g) {
+		return
+	}
+	// A node of an earlier release shows the root's newest certificate, too, because it trusts the last one of its chain only. It would
+	// lose its access when the key of that one is retired.
+	if slices.ContainsFunc(chain[2:], roots.Is) {
+		g.Root, g.RootOldest = known.Issuer.Root, known.Issuer.RootOldest
+	}
+	if !known.Issuer.Before(g) || chain[0].CheckSignatureFrom(chain[1]) != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), noteTime)

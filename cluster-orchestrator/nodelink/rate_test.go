@@ -48,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	members, err := NewMembers(mem.New(), nil, "munich", trust.New(root.Root()))
 	check(t, err)
 	r := &rig{t: t, log: &bytes.Buffer{}}
-	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.test:7444", [32]byte{1}, time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, "https://munich.test:7444", func() [32]byte { return [32]byte{1} }, time.Now)
 	check(t, err)
 	r.door = NewServer(ServerOptions{
 		Cluster: "munich", Authority: func() *ca.Authority { return munich }, Tokens: r.desk, Members: members, Streams: &streams.Registry{},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/replicas"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/enrol"
 	"github.com/treeline-edge/treeline/internal/identity"
@@ -149,35 +150,47 @@ func (c Credentials) renew(ctx context.Context, client *http.Client, key crypto.
 	if err != nil {
 		return c, err
 	}
-	if !pair.Root().Equal(c.Pair.Root()) {
-		return c, fmt.Errorf("the new certificate has another root: %w", api.ErrInvalid)
+	if pair.Chain, err = roots.Renewed(time.Now(), c.Pair.Roots(), pair.Chain); err != nil {
+		return c, err
 	}
 	c.Pair = pair
 	return c, c.take(renewed, c.Info.ID)
 }
 
-// FetchKeys requests current JWTKeys. It does not save the result.
-func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (Credentials, error) {
+// FetchKeys requests current JWTKeys. It does not save the result. behind reports that the root has another generation of its own key
+// than the one of the certificate of the authority, which is to be renewed.
+func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (_ Credentials, behind bool, err error) {
+	had, err := identity.GenerationOf(c.Pair.Chain[0])
+	if err != nil {
+		return c, false, err
+	}
+	keys, err := c.fetchKeys(ctx, client)
+	if err != nil {
+		return c, false, err
+	}
+	c.JWTKeys = keys.JWTKeys
+	return c, had.Before(identity.Generation{Root: keys.Root.Key, RootOldest: keys.Root.Oldest}), nil
+}
+
+func (c Credentials) fetchKeys(ctx context.Context, client *http.Client) (keys wire.ClusterKeys, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+"/v1/cluster/keys", nil)
 	if err != nil {
-		return c, fmt.Errorf("fetch the keys for tokens: %w", err)
+		return keys, fmt.Errorf("fetch the keys for tokens: %w", err)
 	}
 	resp, err := call.Do(client, req)
 	if err != nil {
-		return c, fmt.Errorf("fetch the keys for tokens: %w", err)
+		return keys, fmt.Errorf("fetch the keys for tokens: %w", err)
 	}
 	defer resp.Body.Close()
-	var keys wire.ClusterKeys
 	if err := json.NewDecoder(io.LimitReader(resp.Body, call.MaxAnswer)).Decode(&keys); err != nil {
-		return c, fmt.Errorf("fetch the keys for tokens: %w: %w", api.ErrUnavailable, err)
+		return keys, fmt.Errorf("fetch the keys for tokens: %w: %w", api.ErrUnavailable, err)
 	}
 	if len(keys.JWTKeys) == 0 {
-		return c, fmt.Errorf("fetch the keys for tokens: the root sent none: %w", api.ErrInvalid)
+		return keys, fmt.Errorf("fetch the keys for tokens: the root sent none: %w", api.ErrInvalid)
 	}
-	c.JWTKeys = keys.JWTKeys
-	return c, nil
+	return keys, nil
 }
 
 // take copies Info, JWTKeys and Replicas from an answer.

@@ -54,7 +54,11 @@ type Options struct {
 	Traces  *tracing.Relay         // of placements; nil: none is followed
 	Revoked func(wire.Revocations) // is called with revocations of delegated tokens
 	Learned func([]string)         // is called with the URLs of the root's replicas
-	Log     *slog.Logger           // default slog.Default
+	// RootKeys is called with the keys that the root has, and RootKeysReport returns those that the cluster and its nodes use; nil:
+	// neither is supported.
+	RootKeys       func(wire.RootKeys)
+	RootKeysReport func() wire.RootKeysReport
+	Log            *slog.Logger // default slog.Default
 }
 
 // Link passes messages between the core and its root.

@@ -40,6 +40,11 @@ func (l *Link) take(ctx context.Context, e sse.Event) {
 		if err = json.Unmarshal(e.Data, &r); err == nil {
 			l.opt.Learned(r.URLs)
 		}
+	case "authority":
+		var k wire.RootKeys
+		if err = json.Unmarshal(e.Data, &k); err == nil && l.opt.RootKeys != nil {
+			l.opt.RootKeys(k)
+		}
 	case "stream":
 		var r wire.StreamRequest
 		if err = json.Unmarshal(e.Data, &r); err == nil {
@@ -88,6 +93,9 @@ func (l *Link) dial(ctx context.Context, r wire.StreamRequest, refused error) er
 			return l.opt.Logs(ctx, r)
 		case r.Kind == "api":
 			return ask(ctx, l.opt.API(r), r)
+		case r.Kind == wire.StreamRootKeys && l.opt.RootKeysReport != nil:
+			text, err := json.Marshal(l.opt.RootKeysReport())
+			return io.NopCloser(bytes.NewReader(text)), err
 		}
 		return nil, fmt.Errorf("stream of kind %q: this cluster supports logs, api, exec, attach, portforward, snapshot and restore: %w", r.Kind, api.ErrInvalid)
 	})

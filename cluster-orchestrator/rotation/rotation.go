@@ -31,6 +31,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/rootlink"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -119,7 +120,7 @@ func New(o Options) (*Rotation, error) {
 
 // Adopt returns the credentials with the pair in the documents, if it is newer than theirs: a process that ended before it
 // had saved its files, or a standby, has an earlier one. before is the certificate of the key before; nil: there was none.
-func Adopt(loaded []store.Doc, creds rootlink.Credentials, sealer *seal.Sealer) (_ rootlink.Credentials, before *x509.Certificate, changed bool, err error) {
+func Adopt(now time.Time, loaded []store.Doc, creds rootlink.Credentials, sealer *seal.Sealer) (_ rootlink.Credentials, before *x509.Certificate, changed bool, err error) {
 	t := docs.New[record](Kind, nil)
 	if err := t.Load(loaded); err != nil {
 		return creds, nil, false, err
@@ -145,11 +146,11 @@ func Adopt(loaded []store.Doc, creds rootlink.Credentials, sealer *seal.Sealer) 
 		return creds, nil, false, err
 	}
 	// An older document, of a backup, must not bring back a retired key.
-	if !have.Before(in) {
+	if !have.Own().Before(in.Own()) {
 		return creds, was[0], false, nil
 	}
-	if !pair.Root().Equal(creds.Pair.Root()) {
-		return creds, nil, false, fmt.Errorf("the key of the cluster's certificate authority in the store is of another installation: %w", api.ErrConflict)
+	if pair.Chain, err = roots.Renewed(now, creds.Pair.Roots(), pair.Chain); err != nil {
+		return creds, nil, false, fmt.Errorf("the key of the cluster's certificate authority in the store is of another installation: %w: %w", err, api.ErrConflict)
 	}
 	creds.Pair = pair
 	return creds, was[0], true, nil
@@ -257,7 +258,7 @@ func (r *Rotation) use(ctx context.Context, pair ca.Pair) error {
 		return err
 	}
 	next, err := identity.GenerationOf(pair.Chain[0])
-	if err != nil || !have.Before(next) {
+	if err != nil || !have.Own().Before(next.Own()) {
 		return err
 	}
 	creds.Pair = pair
@@ -287,7 +288,7 @@ func (r *Rotation) Retire(ctx context.Context, by string, leave []api.NodeID) er
 	if err != nil {
 		return err
 	}
-	behind := r.o.Behind(identity.Generation{Key: g.Key})
+	behind := r.o.Behind(identity.Generation{Key: g.Key}) // and any key of the root
 	behind = slices.DeleteFunc(behind, func(b api.AuthorityBehind) bool { return slices.Contains(leave, b.Node) })
 	if len(behind) > 0 {
 		var names []string
@@ -339,6 +340,14 @@ func (r *Rotation) Status() (api.Authority, error) {
 	return out, nil
 }
 
+// Wake has the connected nodes asked to renew at once that are behind the certificate of the authority, after it was renewed.
+func (r *Rotation) Wake() {
+	r.mu.Lock()
+	clear(r.nodes)
+	r.mu.Unlock()
+	r.wake()
+}
+
 func (r *Rotation) wake() {
 	select {
 	case r.kick <- struct{}{}:
@@ -372,12 +381,10 @@ func (r *Rotation) step(ctx context.Context) (pause time.Duration, err error) {
 	r.turn.Lock()
 	err = r.advance(ctx)
 	r.turn.Unlock()
-	d, ok := r.table.Get(key)
+	d, _ := r.table.Get(key)
 	switch {
 	case err != nil:
 		return minRetry, err
-	case !ok:
-		return idle, nil
 	case d.State == api.AuthorityRequested, d.State == api.AuthorityAnnounced:
 		return readyEvery, nil
 	}
@@ -386,7 +393,7 @@ func (r *Rotation) step(ctx context.Context) (pause time.Duration, err error) {
 		return minRetry, err
 	}
 	behind := r.o.Behind(g)
-	if len(behind) == 0 && d.State == api.AuthorityRetired {
+	if len(behind) == 0 && d.State != api.AuthoritySigning {
 		return idle, nil
 	}
 	if err := r.ask(ctx, behind); err != nil {

@@ -77,7 +77,7 @@ func (r *rig) restart() {
 	loaded, err := store.Load(r.t.Context(), r.st)
 	check(r.t, err)
 	var changed bool
-	if r.inUse, _, changed, err = rotation.Adopt(loaded, r.files, r.sealer); err != nil {
+	if r.inUse, _, changed, err = rotation.Adopt(time.Now(), loaded, r.files, r.sealer); err != nil {
 		r.t.Fatal(err)
 	}
 	if changed {
@@ -343,19 +343,19 @@ func TestAnOlderDocumentBringsBackNoKey(t *testing.T) {
 	check(t, r.Retire(t.Context(), "olga", nil))
 	check(t, r.Begin(t.Context(), "olga"))
 	r.status(api.AuthoritySigning, 2)
-	if c, _, changed, err := rotation.Adopt(first, r.files, r.sealer); err != nil || changed || c.Pair.Key != r.files.Pair.Key {
+	if c, _, changed, err := rotation.Adopt(time.Now(), first, r.files, r.sealer); err != nil || changed || c.Pair.Key != r.files.Pair.Key {
 		t.Errorf("an older document: changed %t, %v, want the newer key of the files", changed, err)
 	}
 	// The files of a standby, or of a backup, are older than the store.
 	now, err := store.Load(t.Context(), r.st)
 	check(t, err)
-	c, before, changed, err := rotation.Adopt(now, old, r.sealer)
+	c, before, changed, err := rotation.Adopt(time.Now(), now, old, r.sealer)
 	check(t, err)
 	if g, _ := identity.GenerationOf(c.Pair.Chain[0]); !changed || before == nil || g.Key != 2 {
 		t.Errorf("older files: changed %t, generation %d, want the key of the store", changed, g.Key)
 	}
 	// With the key of another installation, the document cannot be read.
-	if _, _, _, err := rotation.Adopt(now, old, newRig(t).sealer); err == nil {
+	if _, _, _, err := rotation.Adopt(time.Now(), now, old, newRig(t).sealer); err == nil {
 		t.Error("the key in the store was read with another installation's secrets.key")
 	}
 }

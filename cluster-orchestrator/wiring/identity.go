@@ -68,6 +68,7 @@ type identities struct {
 	revoked   revoke.List
 	sealer    *seal.Sealer  // of configs and secrets in the store
 	unknown   chan struct{} // signals a token with an unknown key
+	outdated  chan struct{} // signals that the root has another key than the one of the authority's certificate
 	// anchors returns further certificates for the external broker, as PEM; nil: there are none.
 	anchors atomic.Pointer[func() []byte]
 
@@ -103,7 +104,7 @@ func join(ctx context.Context, cfg Config, dir *os.Root, version string, log *sl
 
 func openIdentity(cfg Config, dir *os.Root, creds rootlink.Credentials, names []string, log *slog.Logger) (*identities, error) {
 	id := &identities{
-		dir: dir, log: log, verifier: trust.New(creds.Pair.Root()), unknown: make(chan struct{}, 1), life: cfg.CertLife,
+		dir: dir, log: log, verifier: trust.New(), unknown: make(chan struct{}, 1), outdated: make(chan struct{}, 1), life: cfg.CertLife,
 	}
 	if err := id.use(creds); err != nil {
 		return nil, err
@@ -151,6 +152,9 @@ func (id *identities) authority() *ca.Authority {
 	defer id.mu.Unlock()
 	return id.ca
 }
+
+// pin returns the hash of the newest root certificate, for join tokens.
+func (id *identities) pin() [sha256.Size]byte { return id.authority().Hash() }
 
 func (id *identities) credentials() rootlink.Credentials {
 	id.mu.Lock()
@@ -326,9 +330,12 @@ func (id *identities) learn(roots *replicas.Addresses, urls []string) {
 }
 
 func (id *identities) fetchKeys(ctx context.Context, client *http.Client) error {
-	creds, err := id.credentials().FetchKeys(ctx, client)
+	creds, behind, err := id.credentials().FetchKeys(ctx, client)
 	if err != nil {
 		return err
+	}
+	if behind {
+		id.renewUpper()
 	}
 	id.saving.Lock()
 	defer id.saving.Unlock()

@@ -24,14 +24,16 @@ func newPort(ln net.Listener, own api.ClusterID, v *trust.Verifier, cert func(*t
 	web.NextProtos = []string{"h2", "http/1.1"}
 	bus := v.Server(cert, true)
 	bus.NextProtos = []string{mqttProto}
-	// The broker reads the chain that crypto/tls verified.
-	bus.ClientAuth, bus.ClientCAs = tls.RequireAndVerifyClientCert, v.Roots
+	bus.ClientAuth = tls.RequireAndVerifyClientCert
 	relayed := v.Server(cert, true)
 	relayed.NextProtos = []string{relaywire.Proto}
 	web.GetConfigForClient = func(h *tls.ClientHelloInfo) (*tls.Config, error) {
 		switch {
 		case slices.Contains(h.SupportedProtos, mqttProto):
-			return bus, nil
+			// The broker reads the chain that crypto/tls verified. A rotation of the root changes the pool.
+			now := bus.Clone()
+			now.ClientCAs = v.Pool()
+			return now, nil
 		case slices.Contains(h.SupportedProtos, relaywire.Proto):
 			return relayed, nil
 		}

@@ -52,6 +52,7 @@ func (o *orchestrator) awaitActive(ctx context.Context, dir *os.Root, creds root
 		{Name: "authority", Run: o.id.upper.Run},
 		{Name: "broker", Run: o.outer.Run},
 		{Name: "keys", Run: o.followKeys},
+		{Name: "root keys", Run: o.followRoot},
 	}})
 }
 

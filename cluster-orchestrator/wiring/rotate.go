@@ -33,7 +33,7 @@ func (o *orchestrator) adopt(ctx context.Context, dir *os.Root, docs []store.Doc
 	if err != nil {
 		return creds, nil, err
 	}
-	creds, before, changed, err := rotation.Adopt(docs, creds, seal.New(keys))
+	creds, before, changed, err := rotation.Adopt(time.Now(), docs, creds, seal.New(keys))
 	if err != nil || !changed {
 		return creds, before, err
 	}

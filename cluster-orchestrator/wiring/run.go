@@ -199,6 +199,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		daemon.Part{Name: "scheduler", Run: o.sched.Run},
 		daemon.Part{Name: "prometheus", Run: runPrometheus},
 		daemon.Part{Name: "keys", Run: o.followKeys},
+		daemon.Part{Name: "root keys", Run: o.followRoot},
 		daemon.Part{Name: "sweep", Run: daemon.Every(sweepEvery, o.sweep)},
 		// After a burst, such as a thousand joins, the Go runtime keeps most of the freed memory.
 		// One collection per minute costs less than a thousandth of a core.
@@ -260,7 +261,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	if err := o.openRelay(at, members); err != nil {
 		return err
 	}
-	tokens, err := jointoken.NewStore(st, docs, external, o.id.authority().Hash(), time.Now)
+	tokens, err := jointoken.NewStore(st, docs, external, o.id.pin, time.Now)
 	if err != nil {
 		return err
 	}
@@ -335,7 +336,8 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 			o.id.revoked.Apply(time.Now(), r)
 			o.api.Recheck()
 		},
-		Learned: func(urls []string) { o.id.learn(o.roots, urls) },
+		Learned:  func(urls []string) { o.id.learn(o.roots, urls) },
+		RootKeys: o.id.compareRoot, RootKeysReport: o.rootKeys,
 	})
 	if o.values, err = values.New(values.Options{Store: st, Loaded: docs, Sealer: o.id.sealer, Fetch: o.root.Value, Log: o.log}); err != nil {
 		return err

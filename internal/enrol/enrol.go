@@ -21,10 +21,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/replicas"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/call"
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -82,9 +84,14 @@ func (c Client) Join(ctx context.Context, path string, request, answer any, memb
 	}
 	chain, who := member()
 	pair, err := VerifyChain(c.key, chain, who)
-	if err == nil && sha256.Sum256(pair.Root().Raw) != c.Token.CA {
-		err = fmt.Errorf("the server belongs to another installation than the join token: %w", api.ErrUnauthenticated)
+	if err != nil {
+		return pair, err
 	}
+	i := slices.IndexFunc(pair.Chain, func(cert *x509.Certificate) bool { return sha256.Sum256(cert.Raw) == c.Token.CA })
+	if i < 0 || !roots.Is(pair.Chain[i]) {
+		return pair, fmt.Errorf("the server belongs to another installation than the join token: %w", api.ErrUnauthenticated)
+	}
+	pair.Chain, err = roots.Renewed(time.Now(), pair.Chain[i:i+1], pair.Chain)
 	return pair, err
 }
 

@@ -27,7 +27,28 @@ type ClusterJoined struct {
 // ClusterJoined.
 type ClusterKeys struct {
 	JWTKeys map[string]string `json:"jwt_keys"`
+	Root    RootKeys          `json:"root,omitzero"`
 }
+
+// RootKeys says which keys the root's certificate authority has. The root sends it when a cluster connects and when it changes; the
+// cluster renews the certificate of its own authority, unless that is of these keys. The zero value: the key was never replaced.
+type RootKeys struct {
+	Key    uint64 `json:"key,omitempty"`    // how many keys it had before the one that signs
+	Oldest uint64 `json:"oldest,omitempty"` // the keys before this one are retired
+}
+
+// StreamRootKeys is the kind of streams that carry one RootKeysReport, between root and cluster only.
+const StreamRootKeys = "rootkeys"
+
+// RootKeysReport is a cluster's answer to a stream of kind StreamRootKeys.
+type RootKeysReport struct {
+	Root   RootKeys     `json:"root"`             // those of the certificate of the cluster's authority
+	Behind int          `json:"behind,omitempty"` // nodes that have not connected with a certificate of the key that signs
+	Nodes  []api.NodeID `json:"nodes,omitempty"`  // the first of these
+}
+
+// MaxBehindNodes limits RootKeysReport.Nodes.
+const MaxBehindNodes = 10
 
 // JoinNode joins a node to a cluster: POST /v1/join/node.
 type JoinNode struct {

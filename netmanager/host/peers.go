@@ -39,7 +39,7 @@ func NewPeerCheck(v *trust.Verifier, log *slog.Logger) *PeerCheck {
 	return &PeerCheck{verifier: v, log: log, known: map[[sha256.Size]byte]time.Time{}}
 }
 
-// Renewed takes from a renewed certificate of this node which authorities are retired.
+// Renewed takes from a renewed certificate of this node which authorities are retired, and which roots it trusts.
 func (c *PeerCheck) Renewed(own []*x509.Certificate) { c.verifier.Learn(own) }
 
 // Refused counts the records of peers that were refused.

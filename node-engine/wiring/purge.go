@@ -129,7 +129,7 @@ func Purge(ctx context.Context, cfg Config, log *slog.Logger) error {
 	p := &purge{cfg: cfg, dir: dir, log: log}
 	if credsErr == nil {
 		p.until = creds.Pair.Chain[0].NotAfter
-		p.cluster = clusterlink.NewCluster(trust.New(creds.Pair.Root()), creds, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		p.cluster = clusterlink.NewCluster(trust.New(creds.Pair.Roots()...), creds, func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return creds.Pair.TLS(false), nil
 		})
 		defer p.cluster.HTTP.CloseIdleConnections()

@@ -328,14 +328,20 @@ func (c Config) join(ctx context.Context, dir *os.Root, log *slog.Logger) (info 
 // connect creates the keeper of the certificate and the connections to the cluster, which are
 // established in the background.
 func (e *engine) connect() (err error) {
-	v := trust.New(e.creds.Pair.Root())
+	v := trust.New()
 	v.Learn(e.creds.Pair.Chain)
 	e.cluster = clusterlink.NewCluster(v, e.creds, func(r *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		return e.keeper.GetClientCertificate(r)
 	}, e.cfg.Cluster...)
 	e.keeper, err = keeper.New(keeper.Options{
 		Pair: e.creds.Pair, Log: e.log, Renew: e.cluster.Renew,
-		Save: func(p ca.Pair) error { return clusterlink.SavePair(e.dir, p) },
+		Save: func(p ca.Pair) error {
+			err := clusterlink.SavePair(e.dir, p)
+			if err == nil {
+				v.Learn(p.Chain)
+			}
+			return err
+		},
 	})
 	if err != nil {
 		return err

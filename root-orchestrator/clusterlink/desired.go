@@ -94,6 +94,9 @@ func (l *Link) desired(w http.ResponseWriter, r *http.Request, id api.ClusterID)
 	if text, err := (message{event: "replicas", data: wire.Replicas{URLs: l.opt.Replicas()}}).encode(); err != nil || write(text) != nil {
 		return err
 	}
+	if text, err := (message{event: "authority", data: l.rootKeys()}).encode(); err != nil || write(text) != nil {
+		return err
+	}
 	for {
 		var text []byte
 		select {

@@ -109,10 +109,10 @@ func (i *Issued) add(ctx context.Context, now time.Time, c api.ClusterID, key, r
 		if d.Key != "" && d.Key != key && d.Key != replaces {
 			return d, nameTaken(c)
 		}
-		if d.next(key) != g {
+		if d.next(key) != g.Own() {
 			return d, fmt.Errorf("sign a certificate of cluster %s: its key changed meanwhile; try again: %w", c, api.ErrUnavailable)
 		}
-		d.Cluster, d.Key, d.Generation = c, key, g
+		d.Cluster, d.Key, d.Generation = c, key, g.Own()
 		d.Certs = slices.DeleteFunc(slices.Clone(d.Certs), func(o issuedCert) bool { return o.Ends.Before(now) })
 		if len(d.Certs) >= maxCerts {
 			return d, fmt.Errorf("sign a certificate of cluster %s: it has %d valid ones, the limit is %d; use one of these: %w", c, len(d.Certs), maxCerts, api.ErrTooMany)
@@ -316,7 +316,7 @@ func (l *Link) mayRenew(r *http.Request, id api.ClusterID, csr []byte, key strin
 	// A peer may send further certificates than those that were verified.
 	authority := chain[1]
 	if who, err := identity.Of(authority); err != nil || who != identity.OfCluster(id) || !authority.IsCA ||
-		authority.CheckSignatureFrom(l.opt.Authority.Root()) != nil || chain[0].CheckSignatureFrom(authority) != nil {
+		!l.signed(authority) || chain[0].CheckSignatureFrom(authority) != nil {
 		return fail("the second certificate of the connection is not that of its issuer")
 	}
 	had, err := ca.KeyFingerprint(authority.PublicKey)
@@ -340,7 +340,7 @@ func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id ap
 		return wire.ClusterJoined{}, err
 	}
 	now := l.opt.Now()
-	chain, err := l.opt.Authority.SignGeneration(now, csr, id, l.opt.Issued.generation(id, key))
+	chain, err := l.opt.Authority().SignGeneration(now, csr, id, l.opt.Issued.generation(id, key))
 	if err != nil {
 		return wire.ClusterJoined{}, err
 	}
@@ -353,7 +353,7 @@ func (l *Link) sign(ctx context.Context, csr []byte, key, replaces string, id ap
 // keys serves the public keys that verify users' tokens. A cluster requests them when a token names
 // an unknown key.
 func (l *Link) keys(w http.ResponseWriter, _ *http.Request, _ api.ClusterID) error {
-	call.WriteJSON(w, wire.ClusterKeys{JWTKeys: l.tokenKeys()})
+	call.WriteJSON(w, wire.ClusterKeys{JWTKeys: l.tokenKeys(), Root: l.rootKeys()})
 	return nil
 }
 

@@ -79,7 +79,7 @@ type Owner interface {
 type Options struct {
 	Core      *root.Core // read on the owner's goroutine only
 	Owner     Owner
-	Authority *ca.Authority
+	Authority func() *ca.Authority
 	Verifier  *trust.Verifier
 	Issued    *Issued
 	Tokens    *jointoken.Store

@@ -63,7 +63,7 @@ func (s *signer) restart() {
 	}
 	s.trust.Revoked = known.Revoked
 	s.link = New(Options{
-		Owner: noCore{}, Authority: s.root, Verifier: s.trust, Issued: known,
+		Owner: noCore{}, Authority: func() *ca.Authority { return s.root }, Verifier: s.trust, Issued: known,
 		Keys: func() jwt.PublicKeys { return nil }, Replicas: func() []string { return nil }, Now: time.Now,
 	})
 }

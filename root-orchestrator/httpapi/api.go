@@ -45,6 +45,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/tracing"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/rootca"
 	"github.com/treeline-edge/treeline/root-orchestrator/webhooks"
 )
 
@@ -85,6 +86,7 @@ type Options struct {
 	Recipients []string // of snapshots, by the root's configuration
 	Scheduled  *schedule.Runner
 	Signing    *signing.Keys
+	Authority  *rootca.Rotation
 
 	Store  store.Store // for answers to requests with an Idempotency-Key
 	Loaded []store.Doc // all documents in the store

@@ -70,7 +70,7 @@ func (r *rig) start(options ...option) {
 		Cost: account.Cost{MemoryKiB: 8, Passes: 1, Lanes: 1}, AccessLife: r.life,
 	})
 	check(t, err)
-	r.tokens, err = jointoken.NewStore(st, loaded, "https://root.test:7443", [32]byte{1}, time.Now)
+	r.tokens, err = jointoken.NewStore(st, loaded, "https://root.test:7443", func() [32]byte { return [32]byte{1} }, time.Now)
 	check(t, err)
 	r.loop = loop.New(r.core, st, func(envs []wire.Envelope) {
 		var changes []api.Change

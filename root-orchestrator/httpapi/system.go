@@ -42,6 +42,13 @@ func (a *API) registerSystem() {
 		func(context.Context, rights.Principal, *rest.None) (api.Page[api.Replica], error) {
 			return api.Page[api.Replica]{Items: a.opt.Members()}, nil
 		})
+	answer(a, rest.Tag("system").Get("/v1/system/authority", "Get the root's certificate authority").Named("getRootAuthority").
+		About("And the rotation of its key. The clusters are asked which of its keys they and their nodes use."), rights.SystemRead,
+		func(ctx context.Context, _ rights.Principal, _ *rest.None) (api.RootAuthority, error) {
+			return a.opt.Authority.Status(ctx)
+		})
+	act(a, rest.Tag("system").Post("/v1/system/authority", "Rotate the key of the root's certificate authority", 409).Named("rotateRootAuthority").
+		About("A new key signs at once. Certificates of the earlier one stay valid until it is retired. A personal token cannot rotate it."), rights.SystemWrite, a.rotateAuthority)
 	act(a, rest.Tag("system").Post("/v1/system/keys", "Rotate the key that signs tokens", 409).Named("rotateSigningKey").
 		About("Tokens that the earlier keys have signed stay valid, except with revoke_tokens. A personal token cannot revoke."), rights.SystemWrite, a.rotateKey)
 }
@@ -55,6 +62,25 @@ func (a *API) rotateKey(ctx context.Context, p rights.Principal, in *rest.Body[a
 	}
 	a.opt.Log.Warn("key that signs tokens rotated", "by", p.User, "revoked", in.Body.RevokeTokens)
 	return nil
+}
+
+func (a *API) rotateAuthority(ctx context.Context, p rights.Principal, in *rest.Body[api.RotateRootAuthority]) error {
+	if p.PAT != "" {
+		return fmt.Errorf("rotate the key of the root's certificate authority: a personal token cannot; sign in: %w", api.ErrForbidden)
+	}
+	if !in.Body.Retire && len(in.Body.LeaveBehind) > 0 {
+		return fmt.Errorf("leave_behind is for retire: %w", api.ErrInvalid)
+	}
+	text := "key of the root's certificate authority replaced by " + string(p.User)
+	if in.Body.Retire {
+		text = "earlier key of the root's certificate authority retired by " + string(p.User)
+		if err := a.opt.Authority.Retire(ctx, string(p.User), in.Body.LeaveBehind); err != nil {
+			return err
+		}
+	} else if err := a.opt.Authority.Begin(ctx, string(p.User)); err != nil {
+		return err
+	}
+	return a.owner.Do(ctx, root.Operated{Kind: "system", Object: "root", Text: text, By: p.User}, nil)
 }
 
 func (a *API) restoreState(ctx context.Context, _ rights.Principal, _ *rest.None) (out api.RestoreState, err error) {

@@ -44,6 +44,7 @@ import (
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/oakestra"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
+	"github.com/treeline-edge/treeline/root-orchestrator/rootca"
 	"github.com/treeline-edge/treeline/scheduler-plugins/choice"
 	"github.com/treeline-edge/treeline/scheduler-plugins/extsched/client"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
@@ -107,8 +108,22 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	sealer, err := openSealer(cfg, dir, loaded)
+	if err != nil {
+		return err
+	}
+	pair, before, changed, err := rootca.Adopt(loaded, authority.Pair(), sealer, time.Now())
+	if err != nil {
+		return err
+	}
+	if changed {
+		log.Warn("the key of the root's certificate authority was replaced by another process or before a crash; using the one in the store")
+		if err := saveAuthority(dir, pair); err != nil {
+			return err
+		}
+	}
 	loaded, err = storemark.Check(ctx, st, loaded, storemark.Options{
-		Dir: dir, Authority: authority.Pair().Chain[0], Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
+		Dir: dir, Authority: pair.Chain[0], Before: before, Embedded: storeFile, Elsewhere: cfg.Store != "", New: cfg.NewStore, Log: log,
 	})
 	if err != nil {
 		return err
@@ -121,7 +136,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	}
 
 	external, names := reach.Of(ln.Addr(), cfg.URL, cfg.Names)
-	id, err := openIdentity(cfg, dir, authority, st, loaded, external, names, log)
+	id, err := openIdentity(cfg, dir, pair, sealer, st, loaded, external, names, log)
 	if err != nil {
 		return err
 	}
@@ -149,11 +164,25 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	})
 	asker = client.NewAsker(scheduler, func(a sched.Answer) { l.Post(root.Ranked{Answer: a}) })
 	link = clusterlink.New(clusterlink.Options{
-		Core: core, Owner: l, Authority: id.authority, Verifier: id.verifier, Issued: id.issued,
+		Core: core, Owner: l, Authority: id.rootca.Authority, Verifier: id.verifier, Issued: id.issued,
 		Tokens: id.tokens, Keys: id.signing.Public, Replicas: rep.URLs, Revoked: id.accounts.Revocations(), Open: id.sealer.Open, Log: log,
 	})
+	id.rootca.Renew = func(ctx context.Context) error { return id.replaced(ctx, link) }
+	id.rootca.Retired = link.EndStreams
+	id.rootca.Behind = func(ctx context.Context, k wire.RootKeys) (behind []api.ClusterBehind, err error) {
+		var clusters []api.ClusterID
+		err = l.Read(ctx, func() {
+			for _, c := range core.Clusters() {
+				clusters = append(clusters, c.ID)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		return link.RootKeysBehind(ctx, clusters, k), nil
+	}
 	snapshots := snapshot.NewTaker(snapshot.Options{
-		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: func() *x509.Certificate { return authority.Pair().Chain[0] }, All: st.All, Position: position,
+		Dir: dir, Tier: snapshot.Root, Version: daemon.Version(), Authority: func() *x509.Certificate { return id.rootca.Authority().Pair().Chain[0] }, All: st.All, Position: position,
 	})
 	scheduled, err := schedule.New(schedule.Options{
 		Config: cfg.Snapshot, Taker: snapshots, Store: st, Loaded: loaded, Log: log, Record: func(ctx context.Context, text string) error {
@@ -170,7 +199,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	web, err = httpapi.New(httpapi.Options{
 		Install: programs.Offer,
 		Core:    core, Owner: l, Accounts: id.accounts, Tokens: id.tokens, Clusters: link, Version: daemon.Version(), Replicas: rep.URLs, Members: rep.Members, Log: log,
-		Signing: id.signing, Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
+		Signing: id.signing, Authority: id.rootca, Snapshots: snapshots, Recipients: cfg.Snapshot.Recipients, Scheduled: scheduled,
 		Store: st, Loaded: loaded, Sealer: id.sealer, Observe: metrics.NewHTTP(reg), WebhookNetworks: cfg.webhookNetworks(), Traces: traces,
 	})
 	if err != nil {
@@ -184,7 +213,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 	health.RequireLoop(l)
 	rep.RequireActive(&health)
 
-	if err := firstSignIn(ctx, dir, id.accounts, external, id.authority.Hash()); err != nil {
+	if err := firstSignIn(ctx, dir, id.accounts, external, id.rootca.Hash()); err != nil {
 		return err
 	}
 	conf := id.verifier.Server(id.keeper.GetCertificate, false)
@@ -194,7 +223,7 @@ func Run(ctx context.Context, cfg Config, log *slog.Logger) error {
 		if err := l.Do(ctx, root.Start{}, nil); err != nil {
 			return err
 		}
-		if err := ca.WriteFile(dir, CAFile, rootPEM(id.authority), 0o644); err != nil {
+		if err := ca.WriteFile(dir, CAFile, rootPEM(id.rootca.Authority().Pair()), 0o644); err != nil {
 			return err
 		}
 		if err := ca.WriteFile(dir, AddressFile, []byte(reach.Local(ln.Addr())+"\n"), 0o644); err != nil {
@@ -259,14 +288,14 @@ func awaitActive(ctx context.Context, cfg Config, dir *os.Root, rep *standby.Rep
 		return nil, err
 	}
 	_, names := reach.Of(rep.Addr(), cfg.URL, cfg.Names)
-	keeper, err := openKeeper(authority, names, log)
+	keeper, err := openKeeper(func() *ca.Authority { return authority }, names, log)
 	if err != nil {
 		return nil, err
 	}
-	if err := ca.WriteFile(dir, CAFile, rootPEM(authority), 0o644); err != nil {
+	if err := ca.WriteFile(dir, CAFile, rootPEM(authority.Pair()), 0o644); err != nil {
 		return nil, err
 	}
-	return rep.Await(ctx, standby.Serving{Verifier: trust.New(authority.Root()), Keeper: keeper, Reads: reads})
+	return rep.Await(ctx, standby.Serving{Verifier: trust.New(authority.Pair().Roots()...), Keeper: keeper, Reads: reads})
 }
 
 // openStore opens the store, and removes the address of an earlier process once no other process
@@ -374,6 +403,6 @@ func firstSignIn(ctx context.Context, dir *os.Root, accounts *account.Service, e
 	return nil
 }
 
-func rootPEM(a *ca.Authority) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Root().Raw})
+func rootPEM(p ca.Pair) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.Root().Raw})
 }

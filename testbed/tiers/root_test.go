@@ -91,7 +91,7 @@ func newRoot(t *testing.T) *fakeRoot {
 	r.Server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	r.Server.StartTLS()
 	t.Cleanup(r.Server.Close)
-	r.desk, err = jointoken.NewStore(mem.New(), nil, r.URL, authority.Hash(), time.Now)
+	r.desk, err = jointoken.NewStore(mem.New(), nil, r.URL, authority.Hash, time.Now)
 	check(t, err)
 	return r
 }

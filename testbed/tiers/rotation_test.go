@@ -83,7 +83,7 @@ func TestAClusterRotatesItsAuthority(t *testing.T) {
 	check(t, err)
 	asCluster := rootlink.Client(trust.New(r.anchor(t)), own.GetClientCertificate, roots.New(r.url))
 	defer asCluster.CloseIdleConnections()
-	if _, err := stolen.FetchKeys(t.Context(), asCluster); err == nil {
+	if _, _, err := stolen.FetchKeys(t.Context(), asCluster); err == nil {
 		t.Error("the root served the holder of a retired key")
 	}
 	if chain, err = authority.SignNode(time.Now(), csr, "n1"); err != nil {

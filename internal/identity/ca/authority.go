@@ -12,9 +12,11 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/identity"
 )
 
@@ -43,11 +45,76 @@ func NewRoot(now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, err := selfSign(key, "Treeline root", identity.OfRoot(), now, -1)
+	cert, err := selfSign(key, rootSubject, identity.OfRoot(), now, -1)
 	if err != nil {
 		return nil, fmt.Errorf("make the root certificate: %w", err)
 	}
 	return New(Pair{Chain: []*x509.Certificate{cert}, Key: key})
+}
+
+const rootSubject = "Treeline root"
+
+// Successor makes the pair of a new key of the root: its certificate, the link that a's key signs for it, and a's certificate. It
+// fails with ErrForbidden unless a is the root's authority, and with ErrConflict if a has an earlier key that is not retired.
+func (a *Authority) Successor(now time.Time) (Pair, error) {
+	if a.id.Kind != identity.Root {
+		return Pair{}, fmt.Errorf("%s replaces the root's key: only the root may: %w", a.id, api.ErrForbidden)
+	}
+	if len(a.pair.Chain) > 1 {
+		return Pair{}, fmt.Errorf("replace the root's key: the key before is not retired yet: %w", api.ErrConflict)
+	}
+	g, err := identity.GenerationOf(a.pair.Chain[0])
+	if err != nil {
+		return Pair{}, err
+	}
+	e, err := identity.Generation{Key: g.Key + 1, Oldest: g.Key + 1}.Extension()
+	if err != nil {
+		return Pair{}, err
+	}
+	key, err := NewKey()
+	if err != nil {
+		return Pair{}, err
+	}
+	cert, err := selfSign(key, rootSubject, a.id, now, -1, e)
+	if err != nil {
+		return Pair{}, fmt.Errorf("make the root certificate: %w", err)
+	}
+	earlier := a.pair.Chain[0]
+	t := rootTemplate(rootSubject, a.id, now, -1)
+	t.NotAfter = earlier.NotAfter
+	if t.SerialNumber, err = newSerial(); err != nil {
+		return Pair{}, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, earlier, key.Public(), a.pair.Key)
+	if err != nil {
+		return Pair{}, fmt.Errorf("sign the new root key with the earlier one: %w", err)
+	}
+	link, err := x509.ParseCertificate(der)
+	if err != nil {
+		return Pair{}, fmt.Errorf("sign the new root key with the earlier one: %w", err)
+	}
+	return Pair{Chain: []*x509.Certificate{cert, link, earlier}, Key: key}, nil
+}
+
+// Retired returns the pair without the root certificates before the newest, and the links between them.
+func (p Pair) Retired() Pair {
+	i := slices.IndexFunc(p.Chain, roots.Is)
+	return Pair{Chain: slices.Clone(p.Chain[:i+1]), Key: p.Key}
+}
+
+// RootGeneration returns, of the root certificates in the chain, how many keys the root had before the newest and before the oldest
+// that the holder of the pair trusts.
+func (p Pair) RootGeneration() (identity.Generation, error) {
+	all := p.Roots()
+	if len(all) == 0 {
+		return identity.Generation{}, nil
+	}
+	newest, err := identity.GenerationOf(all[0])
+	if err != nil {
+		return identity.Generation{}, err
+	}
+	last, err := identity.GenerationOf(all[len(all)-1])
+	return identity.Generation{Root: newest.Key, RootOldest: last.Key}, err
 }
 
 // New returns the authority whose certificate is the first of the pair's chain. It fails with
@@ -104,7 +171,11 @@ func (a *Authority) SignGeneration(now time.Time, csr []byte, id api.ClusterID, 
 	// Package trust checks that a cluster signs only for itself and its own nodes.
 	t.PermittedDNSDomainsCritical = true
 	t.PermittedURIDomains = []string{"cluster"}
-	if g != (identity.Generation{}) {
+	own, err := a.pair.RootGeneration()
+	if err != nil {
+		return nil, err
+	}
+	if g.Root, g.RootOldest = own.Root, own.RootOldest; g != (identity.Generation{}) {
 		e, err := g.Extension()
 		if err != nil {
 			return nil, err
@@ -226,13 +297,19 @@ func template(who identity.Identity, now time.Time, life time.Duration) *x509.Ce
 	return t
 }
 
-func selfSign(key crypto.Signer, subject string, who identity.Identity, now time.Time, maxPath int) (*x509.Certificate, error) {
+func rootTemplate(subject string, who identity.Identity, now time.Time, maxPath int) *x509.Certificate {
 	t := template(who, now, RootLife)
 	t.Subject.CommonName = subject
 	t.IsCA, t.MaxPathLen, t.MaxPathLenZero = true, maxPath, maxPath == 0
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	t.ExtKeyUsage = nil
 	t.NotBefore = t.NotBefore.Add(-backdate)
+	return t
+}
+
+func selfSign(key crypto.Signer, subject string, who identity.Identity, now time.Time, maxPath int, more ...pkix.Extension) (*x509.Certificate, error) {
+	t := rootTemplate(subject, who, now, maxPath)
+	t.ExtraExtensions = more
 	var err error
 	if t.SerialNumber, err = newSerial(); err != nil {
 		return nil, err

@@ -9,29 +9,39 @@ import (
 	"fmt"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 )
 
 // Pair is a private key with its certificate chain, its own certificate first and the root's
-// last.
+// last. While two keys of the root are valid, the newer root certificate is followed by the link and the earlier one (package roots).
 type Pair struct {
 	Chain []*x509.Certificate
 	Key   crypto.Signer
 }
 
-// TLS returns the pair for crypto/tls. withRoot includes the root's certificate, for peers that
-// have only its hash; without it, handshakes are shorter.
+// TLS returns the pair for crypto/tls. withRoot includes the root's certificates, for peers that
+// have only a hash or do not know the newest; without them, handshakes are shorter.
 func (p Pair) TLS(withRoot bool) *tls.Certificate {
 	c := &tls.Certificate{PrivateKey: p.Key, Leaf: p.Chain[0]}
 	for i, cert := range p.Chain {
-		if i > 0 && i == len(p.Chain)-1 && !withRoot {
-			break
+		if i > 0 && !withRoot && roots.Is(cert) {
+			continue
 		}
 		c.Certificate = append(c.Certificate, cert.Raw)
 	}
 	return c
 }
 
-func (p Pair) Root() *x509.Certificate { return p.Chain[len(p.Chain)-1] }
+// Root returns the newest root certificate in the chain.
+func (p Pair) Root() *x509.Certificate {
+	if all := p.Roots(); len(all) > 0 {
+		return all[0]
+	}
+	return p.Chain[len(p.Chain)-1]
+}
+
+// Roots returns the root certificates that the holder of the pair trusts, the newest first.
+func (p Pair) Roots() []*x509.Certificate { return roots.Of(p.Chain) }
 
 // Check fails with ErrInvalid unless the key belongs to the first certificate and each
 // certificate is signed by the next.

@@ -49,7 +49,7 @@ func newFixture() *fixture {
 
 func (f *fixture) reload() {
 	loaded := must(store.Load(ctx, f.st))
-	f.tokens = must(jointoken.NewStore(f.st, loaded, url, sha256.Sum256([]byte("ca")), func() time.Time { return f.now }))
+	f.tokens = must(jointoken.NewStore(f.st, loaded, url, func() [32]byte { return sha256.Sum256([]byte("ca")) }, func() time.Time { return f.now }))
 }
 
 func (f *fixture) token(o jointoken.Order) (jointoken.Token, jointoken.Record) {

@@ -83,14 +83,14 @@ type Claim struct {
 // Store makes and redeems tokens. It is safe for concurrent use.
 type Store struct {
 	url   string
-	ca    [sha256.Size]byte
+	ca    func() [sha256.Size]byte
 	now   func() time.Time
 	table *docs.Table[Record]
 }
 
-// NewStore returns the token store of the server at url whose root certificate has the hash
-// ca, with the tokens among loaded.
-func NewStore(st store.Store, loaded []store.Doc, url string, ca [sha256.Size]byte, now func() time.Time) (*Store, error) {
+// NewStore returns the token store of the server at url whose newest root certificate has the hash
+// that ca returns, with the tokens among loaded.
+func NewStore(st store.Store, loaded []store.Doc, url string, ca func() [sha256.Size]byte, now func() time.Time) (*Store, error) {
 	d := &Store{url: url, ca: ca, now: now, table: docs.New[Record](Kind, st)}
 	return d, d.table.Load(loaded)
 }
@@ -123,7 +123,7 @@ func (d *Store) Create(ctx context.Context, o Order) (Token, Record, error) {
 	}
 	now := d.now()
 	t := Token{
-		URL: d.url, CA: d.ca, Scope: o.Scope, Cluster: o.Cluster,
+		URL: d.url, CA: d.ca(), Scope: o.Scope, Cluster: o.Cluster,
 		Expires: now.Add(o.TTL).Truncate(time.Second), Secret: make([]byte, secretSize),
 	}
 	_, _ = rand.Read(t.Secret) // never fails

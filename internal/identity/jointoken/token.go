@@ -178,7 +178,7 @@ func (t Token) verify(cs tls.ConnectionState) (*x509.Certificate, error) {
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("%s has another CA than the one that the join token names; the token is for another installation, or the connection is intercepted: %w",
+	return nil, fmt.Errorf("%s has another CA than the one that the join token names; the token is for another installation, or the connection is intercepted, or the key of the root's certificate authority was replaced since, and a new token is needed: %w",
 		t.URL, api.ErrUnauthenticated)
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 )
 
@@ -183,7 +184,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 	if next.Chain, err = k.opt.Renew(ctx, csr); err != nil {
 		return fmt.Errorf("renew the certificate of %q: %w", old.Chain[0].Subject.CommonName, err)
 	}
-	if err := k.accept(old, next); err != nil {
+	if next.Chain, err = k.accept(old, next); err != nil {
 		return fmt.Errorf("renew the certificate of %q: %w", old.Chain[0].Subject.CommonName, err)
 	}
 	if k.opt.Save != nil {
@@ -196,21 +197,18 @@ func (k *Keeper) renew(ctx context.Context) error {
 	return nil
 }
 
-// accept returns an error if the new certificate would disconnect the machine: it has another
+// accept returns the chain to keep, or an error if the new certificate would disconnect the machine: it has another
 // identity or another root, or has expired.
-func (k *Keeper) accept(old, next ca.Pair) error {
+func (k *Keeper) accept(old, next ca.Pair) ([]*x509.Certificate, error) {
 	if err := next.Check(); err != nil {
-		return err
+		return nil, err
 	}
 	was, is := old.Chain[0], next.Chain[0]
 	if len(is.URIs) != 1 || len(was.URIs) != 1 || is.URIs[0].String() != was.URIs[0].String() {
-		return fmt.Errorf("the new certificate names %v, not %v: %w", is.URIs, was.URIs, api.ErrInvalid)
-	}
-	if !next.Root().Equal(old.Root()) {
-		return fmt.Errorf("the new certificate has another root: %w", api.ErrInvalid)
+		return nil, fmt.Errorf("the new certificate names %v, not %v: %w", is.URIs, was.URIs, api.ErrInvalid)
 	}
 	if !is.NotAfter.After(k.opt.Now()) {
-		return fmt.Errorf("the new certificate expired at %s: %w", is.NotAfter.UTC().Format(time.RFC3339), api.ErrInvalid)
+		return nil, fmt.Errorf("the new certificate expired at %s: %w", is.NotAfter.UTC().Format(time.RFC3339), api.ErrInvalid)
 	}
-	return nil
+	return roots.Renewed(k.opt.Now(), old.Roots(), next.Chain)
 }

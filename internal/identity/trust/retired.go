@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/roots"
 	"github.com/treeline-edge/treeline/internal/identity"
 )
 
@@ -68,10 +69,24 @@ func generation(c *x509.Certificate) (_ api.ClusterID, g identity.Generation, ok
 }
 
 // Learn takes which authorities are retired from a machine's own chain, which was verified when it was
-// issued. Without it, a machine would forget it with each restart.
-func (v *Verifier) Learn(own []*x509.Certificate) { _ = v.retired.check(own) }
+// issued, and trusts the root certificates in it from then on, and no others. Without it, a machine would forget it with each
+// restart.
+func (v *Verifier) Learn(own []*x509.Certificate) {
+	_ = v.retired.check(own)
+	all := roots.Of(own)
+	if len(all) == 0 {
+		return
+	}
+	next := New(all...).Roots
+	if had := v.Pool(); had == nil || !had.Equal(next) {
+		v.current.Store(next)
+		v.retired.mu.Lock()
+		v.retired.changes++
+		v.retired.mu.Unlock()
+	}
+}
 
-// Retirements counts how often an authority was found to be retired. Results of Chain and Peer from before the last
+// Retirements counts how often an authority was found to be retired, or the trusted roots have changed. Results of Chain and Peer from before the last
 // one may differ now.
 func (v *Verifier) Retirements() uint64 {
 	v.retired.mu.Lock()

@@ -9,10 +9,12 @@ package trust
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
@@ -25,6 +27,7 @@ type Verifier struct {
 	Revoked func(who identity.Identity, serial *big.Int) bool // nil: nobody is revoked
 	Now     func() time.Time                                  // nil: time.Now
 
+	current atomic.Pointer[x509.CertPool] // used instead of Roots after Learn has changed them
 	retired retired
 }
 
@@ -59,7 +62,7 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 		return identity.Identity{}, err
 	}
 	opts := x509.VerifyOptions{
-		Roots: v.Roots, Intermediates: x509.NewCertPool(),
+		Roots: v.Pool(), Intermediates: x509.NewCertPool(),
 		KeyUsages: []x509.ExtKeyUsage{use}, CurrentTime: v.now(),
 	}
 	if opts.Roots == nil {
@@ -69,6 +72,10 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 		opts.Intermediates.AddCert(c)
 	}
 	chains, err := leaf.Verify(opts)
+	if _, unknown := errors.AsType[x509.UnknownAuthorityError](err); unknown {
+		return identity.Identity{}, fmt.Errorf("certificate of %s: %w; if the key of the root's certificate authority was replaced while one of the two machines was away, "+
+			"that one has to join again, with an empty data directory and a new token: %w", id, err, api.ErrUnauthenticated)
+	}
 	if err != nil {
 		return identity.Identity{}, fmt.Errorf("certificate of %s: %w: %w", id, err, api.ErrUnauthenticated)
 	}
@@ -88,6 +95,14 @@ func (v *Verifier) check(cs tls.ConnectionState, use x509.ExtKeyUsage) (identity
 		}
 	}
 	return id, nil
+}
+
+// Pool returns the roots that are trusted now: Roots, unless Learn has changed them.
+func (v *Verifier) Pool() *x509.CertPool {
+	if p := v.current.Load(); p != nil {
+		return p
+	}
+	return v.Roots
 }
 
 func (v *Verifier) now() time.Time {
@@ -127,7 +142,7 @@ func (v *Verifier) Server(cert func(*tls.ClientHelloInfo) (*tls.Certificate, err
 		MinVersion:     tls.VersionTLS13,
 		GetCertificate: cert,
 		ClientAuth:     auth,
-		ClientCAs:      v.Roots, // a hint, so that browsers do not offer unrelated certificates
+		ClientCAs:      v.Pool(), // a hint, so that browsers do not offer unrelated certificates
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if !required && len(cs.PeerCertificates) == 0 {
 				return nil

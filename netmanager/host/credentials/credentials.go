@@ -166,15 +166,13 @@ func (c Credentials) Self(key api.PeerKey) (wire.NetSelf, error) {
 		return wire.NetSelf{}, err
 	}
 	self := wire.NetSelf{Key: key, Proof: sig}
-	for _, cert := range c.Pair.Chain[:len(c.Pair.Chain)-1] { // every node has the root's certificate
-		self.Chain = append(self.Chain, cert.Raw)
-	}
+	self.Chain = c.Pair.TLS(false).Certificate // every node has a root certificate
 	return self, nil
 }
 
-// Verifier checks other nodes' certificates against the root of the node's own chain.
+// Verifier checks other nodes' certificates against the roots of the node's own chain.
 func (c Credentials) Verifier() *trust.Verifier {
-	v := trust.New(c.Pair.Root())
+	v := trust.New()
 	v.Learn(c.Pair.Chain)
 	return v
 }
