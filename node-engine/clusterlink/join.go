@@ -107,6 +107,7 @@ func (c *Credentials) CheckToken(t jointoken.Token) error {
 		return fmt.Errorf("join token is for a %s, and this is node %s of cluster %s: %w", t.Scope, c.ID, c.Cluster, api.ErrConflict)
 	case t.Cluster != c.Cluster:
 		return fmt.Errorf("join token is for cluster %q, and this is node %s of cluster %s: %w", t.Cluster, c.ID, c.Cluster, api.ErrConflict)
+	case c.Token != "" && t.ID() == c.Token: // the root's certificate may have changed since the node joined with it
 	case !slices.ContainsFunc(c.Pair.Roots(), func(r *x509.Certificate) bool { return sha256.Sum256(r.Raw) == t.CA }):
 		return fmt.Errorf("join token is for cluster %s of another installation, or the key of its root's certificate authority was replaced while this node was away; "+
 			"if so, let the node join with an empty data directory: %w", t.Cluster, api.ErrConflict)

@@ -43,6 +43,7 @@ var elsewhere = map[string]string{
 	"deleteSnapshot":        "needs a driver; the core writes \"snapshot … deleted by\"",
 	"acceptRestore":         "needs a restored root",
 	"rotateSigningKey":      "TestSigningKeysAreRotatedByAdminsOfTheSystem",
+	"rotateRootAuthority":   "TestTheRootAuthorityIsRotatedByAdminsOfTheSystem",
 	"takeScheduledSnapshot": "needs a schedule: TestScheduledSnapshotsAreForAdminsOfTheSystem",
 	"installAddon":          "needs a package; the core writes \"created by\"",
 	"upgradeAddon":          "needs a package; the core writes \"changed by\"",

@@ -71,16 +71,10 @@ func (a *API) rotateAuthority(ctx context.Context, p rights.Principal, in *rest.
 	if !in.Body.Retire && len(in.Body.LeaveBehind) > 0 {
 		return fmt.Errorf("leave_behind is for retire: %w", api.ErrInvalid)
 	}
-	text := "key of the root's certificate authority replaced by " + string(p.User)
 	if in.Body.Retire {
-		text = "earlier key of the root's certificate authority retired by " + string(p.User)
-		if err := a.opt.Authority.Retire(ctx, string(p.User), in.Body.LeaveBehind); err != nil {
-			return err
-		}
-	} else if err := a.opt.Authority.Begin(ctx, string(p.User)); err != nil {
-		return err
+		return a.opt.Authority.Retire(ctx, p.User, in.Body.LeaveBehind)
 	}
-	return a.owner.Do(ctx, root.Operated{Kind: "system", Object: "root", Text: text, By: p.User}, nil)
+	return a.opt.Authority.Begin(ctx, p.User)
 }
 
 func (a *API) restoreState(ctx context.Context, _ rights.Principal, _ *rest.None) (out api.RestoreState, err error) {
