@@ -222,6 +222,14 @@ export interface ClusterAccess {
   token: string;
 }
 
+export interface ClusterBehind {
+  cluster: string;
+  error?: string;
+  generation: number;
+  names?: string[];
+  nodes?: number;
+}
+
 export interface ClusterLatencies {
   links: LinkStatus[];
 }
@@ -566,6 +574,7 @@ export interface Microservice {
   time_to_live?: number;
   tty?: boolean;
   update?: Update;
+  vcpu?: number;
   vcpus?: number;
   vgpus?: number;
   virtualization: string;
@@ -972,6 +981,16 @@ export interface RollOutVersion {
   version: number;
 }
 
+export interface RootAuthority {
+  behind?: ClusterBehind[];
+  by?: string;
+  ends: string;
+  generation: number;
+  pin: string;
+  since?: string;
+  state?: "signing" | "retired";
+}
+
 export interface RotateAuthority {
   leave_behind?: string[];
   retire?: boolean;
@@ -979,6 +998,11 @@ export interface RotateAuthority {
 
 export interface RotateKey {
   revoke_tokens?: boolean;
+}
+
+export interface RotateRootAuthority {
+  leave_behind?: string[];
+  retire?: boolean;
 }
 
 export interface RouteStatus {
