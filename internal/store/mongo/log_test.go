@@ -160,7 +160,7 @@ func (m *mirror) Current(asOf time.Time) {
 
 // Two standbys begin with a long log at once, while the active replica writes. Reading it as a whole would delay the renewal of the lease.
 func TestFollowersOfALongLogLeaveTheLeaseToTheActiveReplica(t *testing.T) {
-	const entries = 1000
+	const entries = 500
 	uri := mongotest.URI(t)
 	data := []byte(strings.Repeat("x", 500))
 	fill := []any{bson.D{{Key: "_id", Value: fmt.Sprintf("%020d", 1)}, {Key: "epoch", Value: int64(1)}, {Key: "takeover", Value: "earlier"}}}
