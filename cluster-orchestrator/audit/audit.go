@@ -40,7 +40,10 @@ type Options struct {
 	Loaded  []store.Doc // of the store
 	// Notify passes a notice to the root. It may be called from any goroutine. nil: none.
 	Notify func(ctx context.Context, text string)
-	Now    func() time.Time // default time.Now
+	// Recorded is called with each record that is durable, from any goroutine; concurrent ones may be out of order. nil: it is
+	// not called.
+	Recorded func(api.Event)
+	Now      func() time.Time // default time.Now
 }
 
 // Audit keeps access records. It is safe for concurrent use.
@@ -139,6 +142,9 @@ func (a *Audit) record(ctx context.Context, e api.Event, object, text string, fi
 			}
 			return doc{slot, e}, nil
 		})
+	}
+	if err == nil && a.opt.Recorded != nil {
+		a.opt.Recorded(e)
 	}
 	if err == nil && notice != "" && a.opt.Notify != nil {
 		a.opt.Notify(ctx, notice)

@@ -113,6 +113,12 @@ type Core struct {
 	instances map[api.InstanceID]bool
 	// scaled are instances whose state is passed to scale in this step.
 	scaled map[api.InstanceID]bool
+	// watched are the objects whose views have changed in this step.
+	watched struct {
+		nodes     map[api.NodeID]bool
+		instances map[api.InstanceID]bool
+		root      bool // the connection to the root began or ended
+	}
 }
 
 // New returns the core of a cluster without nodes and instances.
@@ -135,6 +141,7 @@ func New(cfg Config) *Core {
 		scale:     autoscale.New(),
 		scaled:    map[api.InstanceID]bool{},
 	}
+	c.watched.nodes, c.watched.instances = map[api.NodeID]bool{}, map[api.InstanceID]bool{}
 	c.place = placement.New(placement.Config{
 		Cluster: cfg.ID, LocalNumbers: cfg.LocalNumbers, Plugin: cfg.Plugin, Asks: cfg.Asks, Location: cfg.Location,
 		Share: cfg.Offer.Part(), Workload: cfg.Workload, Preempt: cfg.Preempt, MovesPerHour: cfg.MovesPerHour,
@@ -150,6 +157,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 		err := c.stepHeld(in)
 		if c.restored != nil {
 			c.endHeldStep()
+			c.publish()
 			eff := c.fx.End()
 			eff.Err = err
 			return eff
@@ -168,6 +176,7 @@ func (c *Core) Step(now time.Time, in Input) step.Effects {
 	c.flushNetwork()
 	c.place.Flush()
 	c.report()
+	c.publish()
 	eff := c.fx.End()
 	eff.Err = err
 	return eff
@@ -265,6 +274,7 @@ func (c *Core) route() {
 	}
 	for _, o := range ch.Removed {
 		id := o.Instance
+		c.watched.instances[id] = true
 		c.violations.Drop(id)
 		c.uplink.Removed(o)
 		for _, p := range c.netbook.PlacesOf(id) { // on silent nodes, too
@@ -272,6 +282,7 @@ func (c *Core) route() {
 		}
 	}
 	for id := range ch.Shown {
+		c.watched.instances[id] = true
 		c.uplink.MarkChanged(id)
 	}
 	if ch.Report {
@@ -281,6 +292,8 @@ func (c *Core) route() {
 	maps.Copy(c.places, ch.Places)
 	maps.Copy(c.instances, ch.Instances)
 	maps.Copy(c.scaled, ch.Instances)
+	maps.Copy(c.watched.instances, ch.Instances)
+	maps.Copy(c.watched.nodes, ch.Nodes)
 	for id := range ch.Remeasure {
 		c.netbook.MarkDue(id)
 	}

@@ -60,7 +60,7 @@ func (c *Core) stepHeld(in Input) (err error) {
 		}
 		c.uplink.Due()
 	case RootLink:
-		if c.uplink.SetUp(in.Up); in.Up {
+		if c.setRoot(in.Up); in.Up {
 			c.uplink.RequestWhole()
 		}
 	case Ack:

@@ -11,8 +11,13 @@ import (
 )
 
 func (in RootLink) apply(c *Core) error {
-	c.uplink.SetUp(in.Up)
+	c.setRoot(in.Up)
 	return nil
+}
+
+func (c *Core) setRoot(up bool) {
+	c.watched.root = c.watched.root || up != c.uplink.Up()
+	c.uplink.SetUp(up)
 }
 
 // apply places the instances with the highest priority first.

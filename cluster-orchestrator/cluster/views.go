@@ -3,6 +3,7 @@ package cluster
 import (
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/placement"
+	"github.com/treeline-edge/treeline/internal/step"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/scheduler-plugins/sched"
 )
@@ -76,3 +77,29 @@ func (c *Core) RootUp() bool { return c.uplink.Up() }
 // RefusedValues returns the number of values in messages of nodes that were out of bounds
 // since the start of the process.
 func (c *Core) RefusedValues() uint64 { return c.members.RefusedValues() }
+
+// publish sends the views that have changed in this step to watchers: of nodes, of instances, and the cluster itself, without
+// an object, when its connection to the root begins or ends. A removed object has no view.
+func (c *Core) publish() {
+	w := &c.watched
+	for _, id := range step.Keys(w.nodes) {
+		ch := api.Change{Kind: "node", ID: string(id)}
+		if n, ok := c.Node(id); ok {
+			ch.Object = n
+		}
+		c.fx.Emit(wire.ToWatchers, ch)
+	}
+	for _, id := range step.Keys(w.instances) {
+		ch := api.Change{Kind: "instance", ID: string(id), Tenant: id.Tenant()}
+		if in, ok := c.Instance(id); ok {
+			ch.Object = in
+		}
+		c.fx.Emit(wire.ToWatchers, ch)
+	}
+	if w.root {
+		c.fx.Emit(wire.ToWatchers, api.Change{Kind: "cluster", ID: string(c.cfg.ID)})
+	}
+	clear(w.nodes)
+	clear(w.instances)
+	w.root = false
+}

@@ -2,6 +2,9 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,6 +35,8 @@ type world struct {
 	report wire.Report                 // the last one to the root
 	claims map[api.NodeID]api.NodeInfo // what each node reported about itself last
 	deaf   bool                        // nodes do not receive messages
+	shown  map[string]any              // what watchers of the core lists have, by kind and id
+	lists  *Core                       // whose lists watchers have read
 }
 
 // twin is a simulated node that applies and reports each desired set.
@@ -54,7 +59,7 @@ type twin struct {
 func newWorld(t testing.TB, nodes int) *world {
 	w := &world{
 		t: t, cfg: Config{ID: "munich", LocalNumbers: 100_000}, now: epoch,
-		claims: map[api.NodeID]api.NodeInfo{}, disk: map[string]store.Doc{}, nodes: map[api.NodeID]*twin{}, want: map[api.InstanceID]wire.Assignment{},
+		shown: map[string]any{}, claims: map[api.NodeID]api.NodeInfo{}, disk: map[string]store.Doc{}, nodes: map[api.NodeID]*twin{}, want: map[api.InstanceID]wire.Assignment{},
 	}
 	w.c = New(w.cfg)
 	w.step(Start{})
@@ -100,10 +105,51 @@ func (w *world) step(in Input) step.Effects {
 			w.report = r
 		}
 	}
+	w.watch(eff.Send)
 	if !w.deaf {
 		w.deliver(eff.Send)
 	}
 	return eff
+}
+
+// watch applies the changes as a watcher does, and compares what it has then with the lists.
+func (w *world) watch(envs []wire.Envelope) {
+	w.t.Helper()
+	for _, e := range envs {
+		if ch, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
+			if w.shown[ch.Kind+" "+ch.ID] = ch.Object; ch.Object == nil {
+				delete(w.shown, ch.Kind+" "+ch.ID)
+			}
+		}
+	}
+	nodes, instances := w.c.Nodes(), w.c.Instances()
+	if w.lists != w.c { // a new process
+		w.lists, w.shown = w.c, map[string]any{}
+		for _, n := range nodes {
+			w.shown["node "+string(n.ID)] = n
+		}
+		for _, i := range instances {
+			w.shown["instance "+string(i.ID)] = i
+		}
+	}
+	if len(nodes)+len(instances) > 20 {
+		return // each step would cost too much
+	}
+	if len(nodes)+len(instances) != len(w.shown) {
+		w.t.Errorf("watchers have %v, want %d nodes and %d instances", slices.Sorted(maps.Keys(w.shown)), len(nodes), len(instances))
+	}
+	for _, n := range nodes {
+		has, _ := w.shown["node "+string(n.ID)].(api.Node)
+		n.Heard, n.CPUUsed, n.MemUsed, n.Remaining = has.Heard, has.CPUUsed, has.MemUsed, has.Remaining
+		if !reflect.DeepEqual(has, n) {
+			w.t.Errorf("watchers have the node %+v, want %+v", has, n)
+		}
+	}
+	for _, i := range instances {
+		if has, _ := w.shown["instance "+string(i.ID)].(api.Instance); !reflect.DeepEqual(has, i) {
+			w.t.Errorf("watchers have the instance %+v, want %+v", has, i)
+		}
+	}
 }
 
 // ack acknowledges the last report.

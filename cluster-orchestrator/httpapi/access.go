@@ -63,7 +63,12 @@ func (a *API) events(_ context.Context, p rights.Principal, _ *rest.None) (api.P
 	if p.User == "" {
 		return api.Page[api.Event]{}, fmt.Errorf("list events: sign in first: %w", api.ErrUnauthenticated)
 	}
-	return page(slices.DeleteFunc(a.opt.Audit.List(), func(e api.Event) bool { return a.seesTenant(p, e.Tenant) != nil }), nil)
+	at := a.watches.Newest() // before the list, which may have later ones
+	return page(at, slices.DeleteFunc(a.opt.Audit.List(), func(e api.Event) bool { return !a.seesEvent(p, e) }), nil)
+}
+
+func (a *API) seesEvent(p rights.Principal, e api.Event) bool {
+	return a.seesTenant(p, e.Tenant) == nil
 }
 
 // access serves a stream to a workload for a user of this API, and records its begin and its result.

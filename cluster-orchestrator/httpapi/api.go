@@ -36,6 +36,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/rest"
 	"github.com/treeline-edge/treeline/internal/snapshot"
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
+	"github.com/treeline-edge/treeline/internal/watch"
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
@@ -87,6 +88,7 @@ type Options struct {
 	Members          func() []api.Replica // all replicas of this cluster; nil: there are none
 	Observe          rest.Observe         // of requests; nil: none
 	Version          string
+	FeedSize         int              // changes kept for watchers; default 10,000
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400
 	Now              func() time.Time // default time.Now
 	Log              *slog.Logger     // default slog.Default
@@ -104,13 +106,14 @@ type Caller struct {
 
 // API serves /v1. It is safe for concurrent use.
 type API struct {
-	opt    Options
-	router chi.Router
-	huma   huma.API
-	shares *apishare.Shares
-	plans  *fairshare.Turns
-	usages *fairshare.Pool
-	grants grant.Set[rights.Principal] // of requests in progress
+	opt     Options
+	router  chi.Router
+	huma    huma.API
+	shares  *apishare.Shares
+	watches *watch.Watches
+	plans   *fairshare.Turns
+	usages  *fairshare.Pool
+	grants  grant.Set[rights.Principal] // of requests in progress
 
 	refusals *records.Refusals
 
@@ -127,6 +130,7 @@ func New(o Options) *API {
 	}
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant), usages: fairshare.NewPool(usagePlaces, fairshare.Policy{Fixed: true})}
 	a.refusals = records.NewRefusals()
+	a.watches = watch.New(watch.Options{Size: o.FeedSize, Floor: firstRevision(o.Now()), Now: o.Now})
 	a.measured.nodes = map[api.NodeID]*measurement{}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
@@ -137,6 +141,7 @@ func New(o Options) *API {
 	a.registerNodes()
 	a.registerInstances()
 	a.registerAccess()
+	a.registerChanges()
 	a.registerNet()
 	a.registerMetrics()
 	a.registerUsage()
@@ -276,9 +281,15 @@ func act[I any](a *API, op rest.Operation, action rights.Action, fn func(context
 	})
 }
 
-// page returns all items on one page. No items are [] in JSON, not null.
-func page[T any](items []T, err error) (api.Page[T], error) {
-	return api.Page[T]{Items: append([]T{}, items...)}, err
+// page returns all items, read at a revision, on one page. No items are [] in JSON, not null.
+func page[T any](at api.Revision, items []T, err error) (api.Page[T], error) {
+	return api.Page[T]{Items: append([]T{}, items...), Revision: at}, err
+}
+
+// readAll calls fn on the goroutine that owns the core, and returns the revision after which watches continue.
+func readAll[T any](ctx context.Context, a *API, fn func() []T) (at api.Revision, all []T, err error) {
+	err = a.opt.Owner.Read(ctx, func() { at, all = a.watches.Newest(), fn() })
+	return at, all, err
 }
 
 // read calls fn on the goroutine that owns the core.

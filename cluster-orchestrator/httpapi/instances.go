@@ -77,14 +77,14 @@ func (a *API) instances(ctx context.Context, p rights.Principal, _ *rest.None) (
 	if p.User == "" {
 		return api.Page[api.Instance]{}, fmt.Errorf("list instances: sign in first: %w", api.ErrUnauthenticated)
 	}
-	all, err := read(ctx, a, a.opt.Core.Instances)
+	at, all, err := readAll(ctx, a, a.opt.Core.Instances)
 	var seen []api.Instance
 	for _, i := range all {
 		if a.sees(p, i.ID) == nil {
 			seen = append(seen, a.shown(p, i))
 		}
 	}
-	return page(seen, err)
+	return page(at, seen, err)
 }
 
 // shown removes from the instance what p may not see: only the operator sees nodes.

@@ -69,16 +69,19 @@ func (a *API) registerNodes() {
 }
 
 func (a *API) status(ctx context.Context, _ rights.Principal, _ *rest.None) (Status, error) {
-	return read(ctx, a, func() Status {
-		c := a.opt.Core
-		return Status{
-			ClusterInfo: a.opt.Info(), Root: c.RootUp(), Nodes: len(c.Nodes()), Instances: len(c.Instances()), Aggregate: c.Aggregate(),
-		}
-	})
+	return read(ctx, a, a.statusNow)
+}
+
+// statusNow runs on the core's owner.
+func (a *API) statusNow() Status {
+	c := a.opt.Core
+	return Status{
+		ClusterInfo: a.opt.Info(), Root: c.RootUp(), Nodes: len(c.Nodes()), Instances: len(c.Instances()), Aggregate: c.Aggregate(),
+	}
 }
 
 func (a *API) nodes(ctx context.Context, _ rights.Principal, _ *rest.None) (api.Page[api.Node], error) {
-	return page(read(ctx, a, a.opt.Core.Nodes))
+	return page(readAll(ctx, a, a.opt.Core.Nodes))
 }
 
 func (a *API) node(ctx context.Context, _ rights.Principal, in *nodeIn) (n api.Node, err error) {

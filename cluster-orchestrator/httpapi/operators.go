@@ -66,7 +66,7 @@ func (a *API) operators(_ context.Context, p rights.Principal, _ *rest.None) (ap
 	for _, r := range a.opt.Operators.List() {
 		all = append(all, r.Public())
 	}
-	return page(all, nil)
+	return page(0, all, nil)
 }
 
 func (a *API) revokeOperator(ctx context.Context, p rights.Principal, in *operatorIn) error {

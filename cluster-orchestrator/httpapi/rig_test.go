@@ -73,7 +73,7 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	info := api.ClusterInfo{ID: "munich", Tenant: "acme", Location: "a test"}
 	core := cluster.New(cluster.Config{ID: info.ID, LocalNumbers: 1_000_000})
 	r.core = core
-	r.loop = loop.New(core, mem.New(), func([]wire.Envelope) {}, loop.Options[cluster.Input]{
+	r.loop = loop.New(core, mem.New(), r.send, loop.Options[cluster.Input]{
 		Tick: cluster.Tick{}, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -106,12 +106,21 @@ func newRig(t *testing.T, with ...func(*httpapi.Options)) *rig {
 	for _, f := range with {
 		f(&o)
 	}
-	records, err := audit.New(t.Context(), audit.Options{Cluster: "munich", Store: mem.New()})
+	records, err := audit.New(t.Context(), audit.Options{Cluster: "munich", Store: mem.New(), Recorded: func(e api.Event) { r.web.Recorded(e) }})
 	check(t, err)
 	o.Audit, r.audit = records, records
 	r.web = httpapi.New(o)
 	r.step(cluster.Start{})
 	return r
+}
+
+// send passes changes to watchers, as the wiring does.
+func (r *rig) send(envs []wire.Envelope) {
+	for _, e := range envs {
+		if c, ok := e.Msg.(api.Change); ok && e.To == wire.ToWatchers {
+			r.web.Changed(c)
+		}
+	}
 }
 
 func (r *rig) caller(token string) (httpapi.Caller, error) {

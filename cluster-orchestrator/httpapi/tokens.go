@@ -58,7 +58,7 @@ func (a *API) tokens(context.Context, rights.Principal, *rest.None) (api.Page[ap
 	for _, r := range a.opt.Tokens.List() {
 		all = append(all, r.Public())
 	}
-	return page(all, nil)
+	return page(0, all, nil)
 }
 
 func (a *API) revokeToken(ctx context.Context, _ rights.Principal, in *tokenIn) error {

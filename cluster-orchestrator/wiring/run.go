@@ -293,7 +293,8 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	}
 	records, err := audit.New(ctx, audit.Options{
 		Cluster: o.id.info().ID, Store: st, Loaded: docs,
-		Notify: func(ctx context.Context, text string) { _ = o.loop.Do(ctx, cluster.Accessed{Text: text}, nil) },
+		Recorded: func(e api.Event) { o.api.Recorded(e) },
+		Notify:   func(ctx context.Context, text string) { _ = o.loop.Do(ctx, cluster.Accessed{Text: text}, nil) },
 	})
 	if err != nil {
 		return err
@@ -401,6 +402,7 @@ func (o *orchestrator) close() {
 
 // send dispatches the core's messages. It runs on the core's goroutine and must not block.
 func (o *orchestrator) send(envs []wire.Envelope) {
+	var changes []api.Change
 	for _, e := range envs {
 		switch e.To {
 		case wire.ToRoot:
@@ -415,6 +417,8 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			if all, ok := e.Msg.(autoscale.Queries); ok && o.prometheus != nil {
 				o.prometheus.Set(all)
 			}
+		case wire.ToWatchers:
+			changes = append(changes, e.Msg.(api.Change))
 		case placement.ToMoves:
 			if all, ok := e.Msg.(placement.Tasks); ok {
 				o.mover.Set(all)
@@ -441,6 +445,9 @@ func (o *orchestrator) send(envs []wire.Envelope) {
 			}
 			o.nodes.link.Send(e)
 		}
+	}
+	if len(changes) > 0 {
+		o.api.Changed(changes...)
 	}
 }
 

@@ -43,6 +43,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/snapshot/schedule"
 	"github.com/treeline-edge/treeline/internal/store"
 	"github.com/treeline-edge/treeline/internal/tracing"
+	"github.com/treeline-edge/treeline/internal/watch"
 	"github.com/treeline-edge/treeline/internal/wire"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 	"github.com/treeline-edge/treeline/root-orchestrator/rootca"
@@ -108,7 +109,7 @@ type API struct {
 	core     *root.Core
 	objects  objects // core, or what a Copy has
 	owner    Owner
-	feed     *Feed
+	watches  *watch.Watches
 	router   chi.Router
 	huma     huma.API
 	parsing  *parsing
@@ -134,9 +135,6 @@ type API struct {
 
 // New returns the API for a restored core that has no owner yet.
 func New(o Options) (*API, error) {
-	if o.FeedSize == 0 {
-		o.FeedSize = 10_000
-	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -154,7 +152,7 @@ func New(o Options) (*API, error) {
 	}
 	a := &API{
 		opt: o, core: o.Core, objects: o.Core, owner: o.Owner,
-		feed:     NewFeed(o.FeedSize, o.Core.Revision()),
+		watches:  watch.New(watch.Options{Size: o.FeedSize, Floor: o.Core.Revision(), Now: o.Now}),
 		parsing:  newParsing(),
 		shares:   newShares(o.Now),
 		checks:   fairshare.NewTurns(checkTurns, checkAll, checkTenant),

@@ -9,7 +9,7 @@ import (
 
 // Changed publishes changes to watchers. It runs on the core's owner and does not block.
 func (a *API) Changed(changes ...api.Change) {
-	a.feed.Add(a.completed(changes)...)
+	a.watches.Add(a.completed(changes)...)
 	if slices.ContainsFunc(changes, func(c api.Change) bool { return c.Kind == "event" }) {
 		a.webhooks.Wake()
 	}

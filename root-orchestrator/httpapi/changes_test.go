@@ -9,8 +9,8 @@ import (
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
+	"github.com/treeline-edge/treeline/internal/watch"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
 
@@ -40,7 +40,7 @@ func TestTheStreamOfChangesHasWhatItsUserMaySee(t *testing.T) {
 	r.join("munich", "op")
 	var since api.Revision
 	check(t, r.loop.Read(t.Context(), func() { since = r.core.Revision() }))
-	position := httpapi.Position{Revision: since}.String()
+	position := watch.Position{Revision: since}.String()
 	dora, eve := r.user("acme/dora", rights.ApplicationProvider), r.user("evil/eve", rights.ApplicationProvider)
 	carl, admin := r.user("op/carl", rights.InfrastructureProvider), r.user("admin", rights.Admin)
 	r.apply("acme", "shop", 1)

@@ -8,6 +8,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/eventlog"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/watch"
 )
 
 func (a *API) registerEvents() {
@@ -22,10 +23,10 @@ func (a *API) listEvents(ctx context.Context, p rights.Principal, in *struct {
 	Tail     int    `query:"tail" minimum:"0" maximum:"5000" doc:"Only the newest events, this many; 0: all."`
 },
 ) (*listOut[api.Event], error) {
-	since := Position{}
+	since := watch.Position{}
 	if in.Since != "" {
 		var err error
-		if since, err = ParsePosition(in.Since); err != nil {
+		if since, err = watch.ParsePosition(in.Since); err != nil {
 			return nil, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/account"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/store/mem"
+	"github.com/treeline-edge/treeline/internal/watch"
 	"github.com/treeline-edge/treeline/root-orchestrator/httpapi"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
@@ -207,7 +208,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func etagOf(r api.Revision) string { return `"` + httpapi.Position{Revision: r}.String() + `"` }
+func etagOf(r api.Revision) string { return `"` + watch.Position{Revision: r}.String() + `"` }
 
 func TestAllFaultsAreReturnedAtOnceWithPointers(t *testing.T) {
 	r := newRig(t)
@@ -325,7 +326,7 @@ func TestAWatchResumesOrReportsGone(t *testing.T) {
 	var rev api.Revision
 	check(t, r.loop.Read(t.Context(), func() { rev = r.core.Revision() }))
 	r.apply("acme", "two", 0)
-	events, end := r.watchRaw("/v1/apps?watch=1", token, "Last-Event-ID", httpapi.Position{Revision: rev}.String())
+	events, end := r.watchRaw("/v1/apps?watch=1", token, "Last-Event-ID", watch.Position{Revision: rev}.String())
 	if e := <-events; !strings.Contains(e, "two") {
 		t.Errorf("resumed with %s", e)
 	}
@@ -333,7 +334,7 @@ func TestAWatchResumesOrReportsGone(t *testing.T) {
 	for _, app := range []string{"a", "b", "c", "d", "e", "f", "g"} {
 		r.apply("acme", app, 0)
 	}
-	status, _, text := r.raw("GET", "/v1/apps?watch=1&since="+httpapi.Position{Revision: rev}.String(), token, "")
+	status, _, text := r.raw("GET", "/v1/apps?watch=1&since="+watch.Position{Revision: rev}.String(), token, "")
 	if status != 410 || problemIn(t, text).Code != "gone" {
 		t.Errorf("what is not kept: %d %s", status, text)
 	}

@@ -14,9 +14,6 @@ import (
 const guessing = "TestGuessersDoNotLockAUserOut"
 
 var (
-	watchPlaces = fairshare.Bound{
-		Per: "tenant, then person", Beyond: "429; when all are taken, the newest watch of the largest tenant ends and may resume later", Attack: "TestWatchesOfOneUserLeaveRoomForOthers",
-	}.Declare("watches", 4096, 1024, 64)
 	pairGuesses = fairshare.RateBound("address", "20 wrong sign-ins at once and 12 a minute, then 429; a right one clears the count", "user of the address with most", guessing).
 			Declare("sign-in rates remembered for a user from an address", 16384)
 	addressGuesses = fairshare.RateBound("subnet", "60 sign-ins at once and 1 a second, then 429", "address of the largest subnet", guessing).
@@ -25,10 +22,9 @@ var (
 			Declare("sign-in rates remembered for subnets", 16384)
 )
 
-// shares limits watches and sign-ins per user and address; apishare limits requests.
+// shares limits sign-ins per user and address; apishare limits requests.
 type shares struct {
 	now       func() time.Time
-	watches   *fairshare.Pool
 	pairs     *fairshare.Rates
 	addresses *fairshare.Rates
 	subnets   *fairshare.Rates
@@ -38,7 +34,6 @@ type shares struct {
 func newShares(now func() time.Time) *shares {
 	return &shares{
 		now:       now,
-		watches:   fairshare.NewPool(watchPlaces, fairshare.Keep),
 		pairs:     fairshare.NewRates(pairGuesses, 0.2, 20),
 		addresses: fairshare.NewRates(addressGuesses, 1, 60),
 		subnets:   fairshare.NewRates(subnetGuesses, 10, 600),

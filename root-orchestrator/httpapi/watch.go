@@ -1,29 +1,19 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humachi"
 
 	"github.com/treeline-edge/treeline/api"
-	"github.com/treeline-edge/treeline/api/sse"
-	"github.com/treeline-edge/treeline/internal/apishare"
-	"github.com/treeline-edge/treeline/internal/fairshare"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/rest"
+	"github.com/treeline-edge/treeline/internal/watch"
 	"github.com/treeline-edge/treeline/root-orchestrator/root"
 )
-
-const bookmarkEvery = 15 * time.Second
-
-// maxWatch limits a watch. A watch also ends when its token expires. The client resumes it.
-const maxWatch = 30 * time.Minute
 
 // watchable makes a list operation answer ?watch=1 with a stream of the kind's changes as
 // server-sent events.
@@ -72,8 +62,7 @@ func (a *API) registerChanges() {
 	})
 }
 
-// watch streams changes of the kinds to a user who may do the action on them. It streams until the client disconnects, its place is taken or maxWatch is over. It returns an
-// error only before the first byte.
+// watch streams changes of the kinds to a user who may do the action on them. It returns an error only before the first byte.
 func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rights.Action) error {
 	p := principal(r.Context())
 	q := r.URL.Query()
@@ -85,91 +74,15 @@ func (a *API) watch(w http.ResponseWriter, r *http.Request, kinds map[string]rig
 			return err
 		}
 	}
-	since := cmp.Or(r.Header.Get("Last-Event-ID"), q.Get("since"))
 	var now api.Revision
 	if err := a.owner.Read(r.Context(), func() { now = a.core.Revision() }); err != nil {
 		return err
 	}
-	at := Position{Revision: now}
-	if since != "" {
-		var err error
-		if at, err = ParsePosition(since); err != nil {
-			return err
-		}
-		if at.Revision > now {
-			return fmt.Errorf("position %s is after the newest revision %d, so it is from another root; list again and watch from there: %w", at, now, api.ErrGone)
-		}
-	}
-	seq, err := a.feed.open(at)
-	if err != nil {
-		return err
-	}
-	ctx, end := context.WithCancel(r.Context())
-	defer end()
-	place, err := a.shares.watches.Take(a.opt.Now(), apishare.Path(p), end)
-	if err != nil {
-		return err
-	}
-	defer place.Release()
-	fairshare.ReleasePlace(ctx)
 	keep := scope{tenant: api.Tenant(q.Get("tenant")), under: q.Get("under")}
-
-	rc := http.NewResponseController(w)
-	send := func(name, id string, data any) error {
-		text, err := sse.Encode(name, id, data)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(text)
-		return err
-	}
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Accel-Buffering", "no")
-	w.WriteHeader(http.StatusOK)
-	if send("bookmark", at.String(), bookmark{at.Revision}) != nil {
-		return nil
-	}
-	tick := time.NewTicker(bookmarkEvery)
-	defer tick.Stop()
-	limit := time.NewTimer(maxWatch)
-	defer limit.Stop()
-	for {
-		entries, more, err := a.feed.from(seq)
-		if err != nil {
-			_ = send("gone", "", problemOf(err))
-			return nil
-		}
-		for _, e := range entries {
-			seq++
-			at = e.at
-			c, ok := a.show(p, kinds, keep, e.change)
-			if !ok {
-				continue
-			}
-			if send("change", at.String(), c) != nil {
-				return nil
-			}
-		}
-		if rc.Flush() != nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done(): // the client disconnected, or its place was taken
-			return nil
-		case <-limit.C:
-			return nil
-		case <-more:
-		case <-tick.C:
-			if send("bookmark", at.String(), bookmark{at.Revision}) != nil {
-				return nil
-			}
-		}
-	}
-}
-
-type bookmark struct {
-	Revision api.Revision `json:"revision"`
+	return a.watches.Serve(w, r, watch.Request{
+		Person: p, Now: now, Since: q.Get("since"), Server: "root",
+		Show: func(c api.Change) (api.Change, bool) { return a.show(p, kinds, keep, c) },
+	})
 }
 
 type scope struct {

@@ -584,6 +584,7 @@ func (in *installation) ofCluster(t *testing.T) {
 	b.forgive("401")
 	b.fill("token", strings.TrimSpace(string(token)))
 	b.press("Sign in")
+	b.onlyEvents()
 	b.shows("connected to the root")
 	b.until("the nodes are listed", "document.querySelectorAll('tr[data-id] .state.good').length > 0")
 	b.look("own")

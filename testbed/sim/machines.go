@@ -280,7 +280,7 @@ func (m *ClusterMachine) send(e wire.Envelope) {
 		m.setTasks(all)
 		return
 	}
-	if e.To == netbook.ToRelay {
+	if e.To == netbook.ToRelay || e.To == wire.ToWatchers {
 		return // paths are given here, see NetMachine
 	}
 	id, ok := strings.CutPrefix(string(e.To), "node/")

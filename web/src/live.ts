@@ -2,8 +2,8 @@
 //
 // Each object has the revision at which it was read. A change with an older one is ignored, so that
 // lists and the stream may arrive in any order.
-import type { App, Cluster, CustomKind, CustomResource, Event, Instance, Service } from './types';
-import { get, list, Page, Refused, send } from './http';
+import type { App, Cluster, CustomKind, CustomResource, Event, Instance, Node, Service, Status } from './types';
+import { get, list, Page, Refused, send, tier } from './http';
 import { may } from './may';
 
 interface Kinds {
@@ -11,12 +11,13 @@ interface Kinds {
   service: Service;
   instance: Instance;
   cluster: Cluster;
+  node: Node; // at a cluster
   kind: CustomKind;
   resource: CustomResource;
 }
 type Kind = keyof Kinds;
 
-/** Kinds of which only the objects that a page shows are kept, and where they are read. */
+/** Kinds of which, at the root, only the objects that a page shows are kept, and where they are read. */
 const lists = { instance: '/v1/instances', kind: '/v1/kinds', resource: '/v1/resources' };
 type Watched = keyof typeof lists;
 
@@ -72,7 +73,7 @@ class Kept<T> {
 }
 
 function nothing(): { [K in Kind]: Kept<Kinds[K]> } {
-  return { app: new Kept(), service: new Kept(), instance: new Kept(), cluster: new Kept(), kind: new Kept(), resource: new Kept() };
+  return { app: new Kept(), service: new Kept(), instance: new Kept(), cluster: new Kept(), node: new Kept(), kind: new Kept(), resource: new Kept() };
 }
 
 export type Standing = 'connecting' | 'live' | 'broken';
@@ -82,6 +83,7 @@ class Live {
   heard = 0; // performance.now() of the last bytes of the stream
   error = '';
   events: Event[] = []; // the newest, oldest first
+  status?: Status; // of a cluster, at its own dashboard
   loaded = false;
 
   private kept = nothing();
@@ -98,7 +100,7 @@ class Live {
     return () => this.listeners.delete(fn);
   }
 
-  /** Calls fn with the kind of each new event, and with "" if events may have been missed. */
+  /** Calls fn with the kind of each new event, at a cluster also of each changed object, and with "" if some may have been missed. */
   follow(fn: (kind: string) => void): () => void {
     this.followers.add(fn);
     return () => this.followers.delete(fn);
@@ -160,6 +162,7 @@ class Live {
     this.stopping?.abort();
     this.kept = nothing();
     this.events = [];
+    this.status = undefined;
     this.position = '';
     this.loaded = false;
     this.standing = 'connecting';
@@ -174,7 +177,7 @@ class Live {
   private async run(signal: AbortSignal) {
     for (let wait = 250; !signal.aborted; ) {
       try {
-        if (!this.position) await this.readAll();
+        if (!this.position) await (tier === 'cluster' ? this.readCluster() : this.readAll());
         if (signal.aborted) return;
         await this.stream(signal, () => (wait = 250));
       } catch (e) {
@@ -205,7 +208,25 @@ class Live {
     this.kept.cluster.read(clusters.items, (o) => o.id, clusters.revision || 0, every);
     this.events = events.items || [];
     for (const { kind, under } of this.shown.values()) await this.readList(kind, under);
-    const read = [apps, services, clusters, events].map((p) => p.revision).filter((r): r is number => r !== undefined);
+    this.from([apps, services, clusters, events]);
+  }
+
+  /** Reads all that a cluster has. */
+  private async readCluster() {
+    const [nodes, instances, events, status] = await Promise.all([
+      get<Page<Node>>('/v1/nodes'), get<Page<Instance>>('/v1/instances'), get<Page<Event>>('/v1/events'), get<Status>('/v1/status'),
+    ]);
+    this.kept = nothing();
+    this.kept.node.read(nodes.items || [], (o) => o.id, nodes.revision || 0, () => true);
+    this.kept.instance.read(instances.items || [], (o) => o.id, instances.revision || 0, () => true);
+    this.events = (events.items || []).slice(-maxEvents);
+    this.status = status;
+    this.from([nodes, instances, events]);
+  }
+
+  /** Begins at the oldest of the lists. */
+  private from(lists: Page<unknown>[]) {
+    const read = lists.map((p) => p.revision).filter((r): r is number => r !== undefined);
     this.position = String(read.length ? Math.min(...read) : 0);
     this.loaded = true;
     this.followers.forEach((fn) => fn(''));
@@ -254,10 +275,15 @@ class Live {
   private apply(c: Change) {
     if (c.kind === 'event') {
       const e = c.object as Event | undefined;
-      const last = this.events[this.events.length - 1];
-      if (!e || (last && e.seq <= last.seq)) return;
-      this.events = [...this.events.slice(-maxEvents + 1), e];
+      if (!e || this.events.some((o) => o.seq === e.seq) || (this.events.length >= maxEvents && e.seq < this.events[0].seq)) return;
+      this.events = [...this.events, e].sort((a, b) => a.seq - b.seq).slice(-maxEvents); // those of a cluster may come in another order
       this.followers.forEach((fn) => fn(e.kind));
+      return;
+    }
+    if (tier === 'cluster') {
+      if (c.kind === 'cluster') this.status = c.object as Status;
+      else (this.kept[c.kind] as Kept<unknown> | undefined)?.put(c.id, c.revision, c.object);
+      this.followers.forEach((fn) => fn(c.kind));
       return;
     }
     const kept = this.kept[c.kind] as Kept<unknown> | undefined;

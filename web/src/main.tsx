@@ -160,11 +160,11 @@ function Freshness() {
   const l = useLive();
   useClock(1000);
   const s = l.heard ? Math.round((performance.now() - l.heard) / 1000) : 0;
-  // The root sends a bookmark each 15 s.
+  // The server sends a bookmark each 15 s.
   const standing = l.standing === 'live' && s > 40 ? 'broken' : l.standing;
   const text = standing === 'live' ? 'live' : standing === 'broken' ? 'offline' : 'connecting';
   return (
-    <span class="freshness" role="status" title={l.error || 'The root confirms every 15 s that nothing is missing.'}>
+    <span class="freshness" role="status" title={l.error || 'The ' + tier + ' confirms every 15 s that nothing is missing.'}>
       <State of={text} /> <span class="faint">{l.heard ? (s < 2 ? 'now' : s + ' s ago') : ''}</span>
     </span>
   );
@@ -174,7 +174,6 @@ function Frame({ user, out }: { user: User; out: () => void }) {
   const route = useRoute();
   const l = useLive();
   useEffect(() => {
-    if (own) return undefined; // clusters have no stream of changes
     live.start();
     return () => live.stop();
   }, []);
@@ -206,7 +205,7 @@ function Frame({ user, out }: { user: User; out: () => void }) {
           <a href="/docs/">Docs</a>
         </nav>
         <span class="who">
-          {!own && <Freshness />}
+          <Freshness />
           <span class="name" title={user.roles.join(', ')}>
             <T>{user.user}</T>
           </span>

@@ -23,6 +23,7 @@ func (m *Machine) refresh(n *node) {
 	if same && !freed && !devices && !n.shifted && old.Load == len(n.assigned) && len(old.Ports) == len(left.Ports) {
 		return
 	}
+	m.changes.Nodes[n.Info.ID] = true
 	next := n.candidate(out, left)
 	if out == "" && (!n.described || freed || n.shifted || old.Out != "" || left.Free != left.Free.Min(old.Free) || full && !left.Full || moreDevices(old, &next)) {
 		m.freedNodes[n.Info.ID] = true

@@ -119,6 +119,7 @@ type Changes struct {
 	Remeasure map[api.NodeID]bool     // nodes that must measure other services
 	Removed   []api.Observed          // last observations of removed instances
 	Shown     map[api.InstanceID]bool // instances to report to the root
+	Nodes     map[api.NodeID]bool     // nodes whose view has changed; its load counts from loadStep on, and the last heartbeat does not
 	Watch     map[api.InstanceID]bool // instances whose SLA is to be checked periodically, or no longer
 	Wanted    api.Digest              // change of the digest of the root's desired set
 	Known     api.Digest              // change of the digest of all observations
@@ -146,7 +147,7 @@ func New(cfg Config, fx *effects.Sink, l Latency) *Machine {
 		touched: map[api.NodeID]bool{}, values: map[wire.ValueKey]int{},
 		changes: Changes{
 			Places: map[routes.Place]bool{}, Instances: map[api.InstanceID]bool{}, Remeasure: map[api.NodeID]bool{},
-			Shown: map[api.InstanceID]bool{}, Watch: map[api.InstanceID]bool{},
+			Shown: map[api.InstanceID]bool{}, Watch: map[api.InstanceID]bool{}, Nodes: map[api.NodeID]bool{},
 		},
 	}
 }
@@ -161,6 +162,7 @@ func (m *Machine) ClearChanges() {
 	clear(ch.Instances)
 	clear(ch.Remeasure)
 	clear(ch.Shown)
+	clear(ch.Nodes)
 	clear(ch.Watch)
 	ch.Wanted, ch.Known, ch.Report, ch.Local, ch.Values, ch.Moves = 0, 0, false, false, false, false
 	ch.Removed, ch.Sums, ch.Faults = ch.Removed[:0], ch.Sums[:0], nil
@@ -209,6 +211,9 @@ func (m *Machine) sumsChanged(much bool) {
 
 func (m *Machine) SetSubnet(id api.NodeID, p netip.Prefix) {
 	if n := m.nodes[id]; n != nil {
+		if n.subnet != p {
+			m.changes.Nodes[id] = true
+		}
 		n.subnet = p
 		n.setAddresses()
 		m.refresh(n)

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"maps"
 	"net/netip"
+	"time"
 
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster/membership"
@@ -53,6 +54,11 @@ type node struct {
 
 	subnet   netip.Prefix                 // on the overlay network
 	reserved map[api.InstanceID]*instance // instances for which capacity is reserved
+
+	shownLoad struct { // of Changes.Nodes
+		cpu, mem uint8
+		next     time.Time // the next load is shown then at the earliest
+	}
 
 	changes *Changes // of the Machine
 }
@@ -117,7 +123,29 @@ func (n *node) relation() relations.Node {
 }
 
 // SetNode stores membership's state of a node. Use DescribeNode if Info has changed.
-func (m *Machine) SetNode(facts membership.Node) { m.nodes[facts.Info.ID].Node = facts }
+func (m *Machine) SetNode(facts membership.Node) {
+	n := m.nodes[facts.Info.ID]
+	if n.Status() != facts.Status() || n.Purging != facts.Purging || n.PurgeError != facts.PurgeError || n.showsLoad(&facts, m.fx.Now) {
+		m.changes.Nodes[facts.Info.ID] = true
+	}
+	n.Node = facts
+}
+
+// Changes of a node's load by at least loadStep percent are shown, at most one in loadEvery: the load is the node's word.
+const (
+	loadStep  = 5
+	loadEvery = 5 * time.Second
+)
+
+// showsLoad reports whether the load in facts is to be shown, and remembers it then.
+func (n *node) showsLoad(facts *membership.Node, now time.Time) bool {
+	far := func(a, b uint8) bool { return max(a, b)-min(a, b) >= loadStep }
+	if !far(facts.CPUUsed, n.shownLoad.cpu) && !far(facts.MemUsed, n.shownLoad.mem) || now.Before(n.shownLoad.next) {
+		return false
+	}
+	n.shownLoad.cpu, n.shownLoad.mem, n.shownLoad.next = facts.CPUUsed, facts.MemUsed, now.Add(loadEvery)
+	return true
+}
 
 // RefreshNode updates a node's candidate after SetNode.
 func (m *Machine) RefreshNode(id api.NodeID) { m.refresh(m.nodes[id]) }
@@ -232,6 +260,7 @@ func (m *Machine) RemoveNode(id api.NodeID) (o Orphans) {
 	}
 	o.waited = m.loseVolumes(n)
 	n.allChanged()
+	m.changes.Nodes[id] = true
 	delete(m.nodes, id)
 	delete(m.freedNodes, id)
 	delete(m.touched, id)

@@ -2,10 +2,10 @@ import { useState } from 'preact/hooks';
 import type { Instance, Node, Remaining } from '../types';
 import { get, Page, post, segment, send, tier } from '../http';
 import { may } from '../may';
-import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, Table, useLoaded } from '../parts/basics';
+import { Age, Bar, DataAge, Dangerous, Empty, Failure, State, T, Table, useLive, useLoaded } from '../parts/basics';
 import { CapsForm } from '../parts/caps';
 import { NodeLoad } from '../parts/load';
-import { Commands, refresh } from '../parts/nodes';
+import { Commands, Heard, refresh, useNodes } from '../parts/nodes';
 import { to } from '../route';
 import { clean, cpus, memory } from '../text';
 
@@ -16,7 +16,7 @@ function Facts({ of: n }: { of: Node }) {
   return (
     <dl class="facts">
       <dt>Heard</dt>
-      <dd><Age of={n.heard} /> ago; joined <Age of={n.joined} /> ago</dd>
+      <dd><Heard of={n} />; joined <Age of={n.joined} /> ago</dd>
       <dt>Machine</dt>
       <dd><T>{[n.hostname, n.os, n.arch].filter((t) => t).join(', ')}</T>{n.version && <>, node engine <T>{n.version}</T></>}</dd>
       <dt>Runs</dt>
@@ -42,12 +42,14 @@ export function NodePage({ cluster, id }: { cluster: string; id: string }) {
   const base = own ? '/v1' : '/v1/clusters/' + segment(cluster);
   const at = base + '/nodes';
   const path = at + '/' + segment(id);
+  const l = useLive();
   // The list, because a node that was removed is no error.
-  const nodes = useLoaded((s) => get<Page<Node>>(at, s), at, refresh);
-  const n = (nodes.value?.items || []).find((n) => n.id === id);
+  const nodes = useNodes(at);
+  const n = (nodes.value || []).find((n) => n.id === id);
   const [leaving, setLeaving] = useState(false); // its load is no longer asked for: it may be gone at any time
-  const all = useLoaded((s) => get<Page<Instance>>(base + '/instances', s), n ? path : '', refresh);
-  const here = (all.value?.items || []).filter((i) => i.node === id);
+  const read = useLoaded(async (s) => (await get<Page<Instance>>(base + '/instances', s)).items || [], n && !own ? path : '', refresh);
+  const all = own ? { value: l.loaded ? l.list('instance') : undefined, at: l.heard, error: undefined } : read;
+  const here = (all.value || []).filter((i) => i.node === id);
   return (
     <>
       <p class="path">

@@ -1,12 +1,12 @@
 // Clusters at their places, without a map of the world, and the tree of clusters, nodes and their load.
 import { useState } from 'preact/hooks';
-import type { Cluster, Node } from '../types';
-import { get, Page, segment } from '../http';
+import type { Cluster } from '../types';
+import { segment } from '../http';
 import { may } from '../may';
 import { to } from '../route';
 import { clean, count, cpus } from '../text';
-import { DataAge, Failure, State, T, useLoaded } from './basics';
-import { nodeURL, refresh, useLoads } from './nodes';
+import { DataAge, Failure, State, T } from './basics';
+import { nodeURL, useLoads, useNodes } from './nodes';
 import { Spark } from './spark';
 
 interface Place {
@@ -104,9 +104,9 @@ const maxLeaves = 50; // nodes that are drawn of a cluster
 
 /** The nodes of a cluster with their load. */
 function Leaves({ cluster }: { cluster: string }) {
-  const nodes = useLoaded((s) => get<Page<Node>>('/v1/clusters/' + segment(cluster) + '/nodes', s), cluster, refresh);
+  const nodes = useNodes('/v1/clusters/' + segment(cluster) + '/nodes');
   const loads = useLoads(nodes);
-  const all = nodes.value?.items || [];
+  const all = nodes.value || [];
   return (
     <>
       <Failure of={nodes.error} />

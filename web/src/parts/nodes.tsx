@@ -4,10 +4,22 @@ import type { Node } from '../types';
 import { get, Page, post, segment, tier } from '../http';
 import { to } from '../route';
 import { clean, count, cpus, memory } from '../text';
-import { Age, Bar, DataAge, Dangerous, Empty, Failure, Loaded, State, T, Table, useLoaded } from './basics';
+import { Age, Bar, DataAge, Dangerous, Empty, Failure, Loaded, State, T, Table, useLive, useLoaded } from './basics';
 import { History, Spark, useHistory } from './spark';
 
-export const refresh = 5000; // ms; clusters have no stream of their nodes
+export const refresh = 5000; // ms; the root has no stream of clusters' nodes
+
+/** The nodes at a path of the API; "": none. A cluster's own come by its stream. */
+export function useNodes(at: string): Loaded<Node[]> {
+  const l = useLive();
+  const read = useLoaded(async (s) => (await get<Page<Node>>(at, s)).items || [], tier === 'cluster' ? '' : at, refresh);
+  return tier === 'cluster' ? { value: l.loaded ? l.list('node') : undefined, at: l.heard, again: () => undefined } : read;
+}
+
+/** When the node was heard. A cluster's stream has no heartbeats: a node that is not silent is heard in time. */
+export function Heard({ of: n }: { of: Node }) {
+  return tier === 'cluster' && n.status !== 'silent' && n.status !== 'joining' ? <>in time</> : <><Age of={n.heard} /> ago</>;
+}
 
 /** The URL of a node's page. */
 export function nodeURL(n: { cluster?: string; id: string }): string {
@@ -43,14 +55,14 @@ export function Commands({ node, at, again, all }: { node: Node; at: string; aga
 }
 
 /** The share of each node's processors in use, over time. */
-export function useLoads(nodes: Loaded<Page<Node>>): History {
-  return useHistory(nodes.at, (nodes.value?.items || []).map((n) => [n.id, n.cpu_used_percent]));
+export function useLoads(nodes: Loaded<Node[]>): History {
+  return useHistory(nodes.at, (nodes.value || []).map((n) => [n.id, n.cpu_used_percent]));
 }
 
 /** The table of the nodes at a path of the API; "": none. join is the command that makes a token for another node. */
 export function Nodes({ at, join }: { at: string; join: string }) {
-  const nodes = useLoaded((s) => get<Page<Node>>(at, s), at, refresh);
-  const all = nodes.value?.items || [];
+  const nodes = useNodes(at);
+  const all = nodes.value || [];
   const loads = useLoads(nodes);
   return (
     <>
@@ -64,7 +76,7 @@ export function Nodes({ at, join }: { at: string; join: string }) {
           columns={[
             { name: 'Name', of: (n) => <a href={nodeURL(n)}><T>{n.id}</T></a> },
             { name: 'State', of: (n) => <State of={n.status} /> },
-            { name: 'Heard', of: (n) => <><Age of={n.heard} /> ago</> },
+            { name: 'Heard', of: (n) => <Heard of={n} /> },
             { name: 'Instances', number: true, of: (n) => n.instances },
             { name: 'Load', of: (n) => <Spark label="Processors in use" values={loads.get(n.id)} top={100} text={n.cpu_used_percent + ' %'} /> },
             { name: 'Processors', wide: true, of: (n) => <Bar label="Processors" part={n.allocated.milli_cpu} of={n.capacity.milli_cpu} text={cpus(n.allocated.milli_cpu) + ' of ' + cpus(n.capacity.milli_cpu) + ' reserved'} /> },

@@ -1,14 +1,14 @@
-import type { Explanation, Instance } from '../../types';
+import type { Explanation } from '../../types';
 import { get, segment } from '../../http';
-import { DataAge, Failure, State, T, useLoaded } from '../../parts/basics';
+import { DataAge, Empty, Failure, State, T, useLive, useLoaded } from '../../parts/basics';
 import { Log, Shell } from '../../parts/console';
 import { Funnel } from '../../parts/funnel';
 import { to } from '../../route';
 
 export function OwnInstance({ id }: { id: string }) {
-  const instance = useLoaded((s) => get<Instance>('/v1/instances/' + segment(id), s), id, 5000);
-  const why = useLoaded((s) => get<Explanation>('/v1/instances/' + segment(id) + '/why', s), id);
-  const i = instance.value;
+  const l = useLive();
+  const i = l.get('instance', id);
+  const why = useLoaded((s) => get<Explanation>('/v1/instances/' + segment(id) + '/why', s), i ? id + ' ' + i.epoch + ' ' + i.state : '');
   return (
     <>
       <p class="path"><a href={to('instances')}>Instances</a></p>
@@ -16,7 +16,7 @@ export function OwnInstance({ id }: { id: string }) {
         <h1><T>{id}</T></h1>
         {i && <State of={i.state} note={i.reason} />}
       </div>
-      <Failure of={instance.error} />
+      {l.loaded && !i && <Empty command="treeline get instances">This cluster does not have the instance.</Empty>}
       {i && (
         <dl class="facts">
           {i.detail && <><dt>Detail</dt><dd><T>{i.detail}</T></dd></>}
@@ -26,7 +26,7 @@ export function OwnInstance({ id }: { id: string }) {
           <dd>{i.restarts}</dd>
         </dl>
       )}
-      <DataAge at={instance.at} />
+      <DataAge at={l.heard} />
       <section aria-label="Placement">
         <h2>Places now</h2>
         {why.value && <div class="funnels"><div><Funnel of={why.value} what="node" label="Placement in this cluster" /></div></div>}

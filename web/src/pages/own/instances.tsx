@@ -1,16 +1,14 @@
 import type { Instance } from '../../types';
-import { get, Page } from '../../http';
-import { DataAge, Empty, Failure, State, T, Table, useLoaded } from '../../parts/basics';
+import { DataAge, Empty, State, T, Table, useLive } from '../../parts/basics';
 import { to } from '../../route';
 
 export function OwnInstances() {
-  const all = useLoaded((s) => get<Page<Instance>>('/v1/instances', s), 'instances', 5000);
-  const rows = all.value?.items || [];
+  const l = useLive();
+  const rows = l.list('instance');
   return (
     <>
       <h1>Instances</h1>
-      <Failure of={all.error} />
-      {all.value && rows.length === 0 && <Empty command="treeline get instances">The root has assigned no instance to this cluster.</Empty>}
+      {l.loaded && rows.length === 0 && <Empty command="treeline get instances">The root has assigned no instance to this cluster.</Empty>}
       {rows.length > 0 && (
         <Table<Instance>
           label="Instances"
@@ -25,7 +23,7 @@ export function OwnInstances() {
           ]}
         />
       )}
-      <DataAge at={all.at} />
+      <DataAge at={l.heard} />
     </>
   );
 }

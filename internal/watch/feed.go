@@ -1,4 +1,4 @@
-package httpapi
+package watch
 
 import (
 	"fmt"
@@ -49,13 +49,14 @@ func (p Position) before(o Position) bool {
 // its own. A watcher whose position is too old gets ErrGone and has to list again. A Feed is safe
 // for concurrent use.
 type Feed struct {
-	mu    sync.Mutex // guards all below
-	ring  []entry
-	size  int
-	bytes int           // of the custom kinds and resources in ring
-	first uint64        // number of ring[0], counted from the start
-	floor Position      // position of the newest change that is not kept
-	more  chan struct{} // closed by the next Add
+	mu     sync.Mutex // guards all below
+	ring   []entry
+	size   int
+	bytes  int           // of the custom kinds and resources in ring
+	first  uint64        // number of ring[0], counted from the start
+	floor  Position      // position of the newest change that is not kept
+	newest api.Revision  // of all changes
+	more   chan struct{} // closed by the next Add
 }
 
 type entry struct {
@@ -66,14 +67,19 @@ type entry struct {
 // NewFeed returns an empty feed that keeps at least the newest size changes after floor, the core's
 // present revision.
 func NewFeed(size int, floor api.Revision) *Feed {
-	return &Feed{size: size, floor: Position{Revision: floor}, more: make(chan struct{})}
+	return &Feed{size: size, floor: Position{Revision: floor}, newest: floor, more: make(chan struct{})}
 }
 
 // Add appends changes. Their revisions must not decrease.
 func (f *Feed) Add(changes ...api.Change) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.add(changes)
+}
+
+func (f *Feed) add(changes []api.Change) {
 	for _, c := range changes {
+		f.newest = max(f.newest, c.Revision)
 		at := Position{Revision: c.Revision, N: 1}
 		if n := len(f.ring); n > 0 && f.ring[n-1].at.Revision >= c.Revision {
 			at = Position{f.ring[n-1].at.Revision, f.ring[n-1].at.N + 1}
@@ -100,6 +106,23 @@ func (f *Feed) Add(changes ...api.Change) {
 	}
 	close(f.more)
 	f.more = make(chan struct{})
+}
+
+// AddNew is Add for changes of a server whose core has no revisions: it numbers them above all others.
+func (f *Feed) AddNew(changes ...api.Change) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range changes {
+		changes[i].Revision = f.newest + 1 + api.Revision(i)
+	}
+	f.add(changes)
+}
+
+// Newest returns the revision of the newest change, or floor before the first.
+func (f *Feed) Newest() api.Revision {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.newest
 }
 
 // maxFeedBytes limits the schemas and specs of custom kinds and resources in a Feed. A tenant may change a large one
