@@ -83,7 +83,12 @@ func (l *Link) keysOf(ctx context.Context, id api.ClusterID, k wire.RootKeys) (b
 		b.Error = err.Error()
 		return b, true
 	}
-	b.Generation, b.Nodes = r.Root.Key, max(0, r.Behind)
+	return standing(id, r, k)
+}
+
+// standing returns what a cluster's report says, as far as it can be shown. A cluster that lies is left behind with its nodes.
+func standing(id api.ClusterID, r wire.RootKeysReport, k wire.RootKeys) (b api.ClusterBehind, behind bool) {
+	b.Cluster, b.Generation, b.Nodes = id, min(r.Root.Key, k.Key), max(0, r.Behind)
 	for _, n := range r.Nodes[:min(len(r.Nodes), wire.MaxBehindNodes)] {
 		if api.ValidMachineName(string(n)) {
 			b.Names = append(b.Names, n)
