@@ -15,7 +15,7 @@ const (
 	ToRoot      api.Addr = "root"
 	ToCluster   api.Addr = "cluster"   // the node's cluster
 	ToRuntime   api.Addr = "runtime"   // the node's runtime
-	ToWatchers  api.Addr = "watchers"  // the watches of the root's objects
+	ToWatchers  api.Addr = "watchers"  // the watches of the objects of a root or a cluster
 	ToScheduler api.Addr = "scheduler" // the external scheduler
 )
 

@@ -216,7 +216,7 @@ func (w *world) fromCluster(id api.ClusterID, envs []wire.Envelope) {
 			w.sent++
 			m = through(w.t, m)
 			w.say(func() { n.down(m) })
-		case netbook.SetSlot, netbook.DropSlot:
+		case netbook.SetSlot, netbook.DropSlot, api.Change:
 		default:
 			w.t.Fatalf("unexpected message %T of a cluster", m)
 		}
