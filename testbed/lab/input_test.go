@@ -50,7 +50,7 @@ func TestBadInput(t *testing.T) {
 		}{
 			{"no JSON", `{"sla_version":`, api.ErrInvalid, ""},
 			{"misspelt", `{"sla_version":"v2.0","applications":[{"application_name":"x","application_namespace":"y","microservices":[
-				{"microservice_name":"a","microservice_namespace":"b","virtualization":"process","code":"/bin/true","vcpu":1}]}]}`, api.ErrInvalid, "vcpus"},
+				{"microservice_name":"a","microservice_namespace":"b","virtualization":"process","code":"/bin/true","cpus":1}]}]}`, api.ErrInvalid, "vcpus"},
 			{"several faults", `{"sla_version":"v9","applications":[{"application_name":"x!","application_namespace":"y","microservices":[]}]}`, api.ErrInvalid, "/sla_version"},
 			{"deep", strings.Repeat("[", 100_000), api.ErrInvalid, ""},
 			{"giant", `{"sla_version":"v2.0","customerID":"` + strings.Repeat("x", 2<<20) + `"}`, api.ErrTooLarge, ""},
