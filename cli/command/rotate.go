@@ -79,9 +79,51 @@ const authorityPath = "/v1/system/authority"
 // maxBehind is the number of nodes that are shown.
 const maxBehind = 20
 
-func (c *cli) rotateClusterCA() *cobra.Command {
+// rotation makes cmd replace and retire the key of the certificate authority of the server, with the flags of both. check refuses the
+// server, body makes the request, and show prints the authority that a client reads. leave describes the flag --leave-behind.
+func (c *cli) rotation(cmd *cobra.Command, leave string, check func() error, body func(retire bool, leave []string) any, show func(context.Context, output.Printer, *client.Client) error) {
 	var list, retire, yes bool
-	var leave []string
+	var behind []string
+	cmd.Flags().BoolVar(&list, "list", false, "show the rotation and change nothing")
+	cmd.Flags().BoolVar(&retire, "retire", false, "have certificates of the earlier key refused")
+	cmd.Flags().StringSliceVar(&behind, "leave-behind", nil, "with --retire: "+leave)
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	cmd.RunE = c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
+		switch err := check(); {
+		case err != nil:
+			return err
+		case list && (retire || len(behind) > 0):
+			return usage("give either --list or --retire")
+		case len(behind) > 0 && !retire:
+			return usage("--leave-behind is for --retire")
+		}
+		if retire {
+			if err := c.confirm(yes, "Certificates of the earlier key are refused from now on."); err != nil {
+				return err
+			}
+		}
+		if !list {
+			if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: authorityPath, Body: body(retire, behind)}, nil); err != nil {
+				return err
+			}
+		}
+		return show(ctx, p, a)
+	})
+}
+
+// show reads the authority of the server and prints it.
+func show[S any](write func(output.Printer, S)) func(context.Context, output.Printer, *client.Client) error {
+	return func(ctx context.Context, p output.Printer, a *client.Client) error {
+		var s S
+		if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: authorityPath}, &s); err != nil {
+			return err
+		}
+		write(p, s)
+		return nil
+	}
+}
+
+func (c *cli) rotateClusterCA() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cluster-ca", Short: "Replace the key of a cluster's certificate authority", Args: cobra.NoArgs,
 		Long: `Replace the key with which a cluster signs the certificates of its nodes. It is for the
@@ -98,41 +140,19 @@ it; to be used again, it must be deleted and join with a new token.`,
   treeline rotate cluster-ca --list
   treeline rotate cluster-ca --retire
   treeline rotate cluster-ca --retire --leave-behind n7,n8`,
-		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			switch {
-			case c.own() == "":
-				return usage("the cluster itself rotates its key: sign in to it with treeline login https://HOST:PORT --cluster NAME --token-file FILE")
-			case list && (retire || len(leave) > 0):
-				return usage("give either --list or --retire")
-			case len(leave) > 0 && !retire:
-				return usage("--leave-behind is for --retire")
-			}
-			if retire {
-				if err := c.confirm(yes, "Certificates of the earlier key are refused from now on."); err != nil {
-					return err
-				}
-			}
-			if !list {
-				body := api.RotateAuthority{Retire: retire}
-				for _, n := range leave {
-					body.LeaveBehind = append(body.LeaveBehind, api.NodeID(n))
-				}
-				if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: authorityPath, Body: body}, nil); err != nil {
-					return err
-				}
-			}
-			var s api.Authority
-			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: authorityPath}, &s); err != nil {
-				return err
-			}
-			showAuthority(p, s)
-			return nil
-		}),
 	}
-	cmd.Flags().BoolVar(&list, "list", false, "show the rotation and change nothing")
-	cmd.Flags().BoolVar(&retire, "retire", false, "have certificates of the earlier key refused")
-	cmd.Flags().StringSliceVar(&leave, "leave-behind", nil, "with --retire: nodes that lose their access if they have not renewed")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	c.rotation(cmd, "nodes that lose their access if they have not renewed", func() error {
+		if c.own() == "" {
+			return usage("the cluster itself rotates its key: sign in to it with treeline login https://HOST:PORT --cluster NAME --token-file FILE")
+		}
+		return nil
+	}, func(retire bool, leave []string) any {
+		body := api.RotateAuthority{Retire: retire}
+		for _, n := range leave {
+			body.LeaveBehind = append(body.LeaveBehind, api.NodeID(n))
+		}
+		return body
+	}, show(showAuthority))
 	return cmd
 }
 
@@ -161,8 +181,6 @@ func showAuthority(p output.Printer, s api.Authority) {
 }
 
 func (c *cli) rotateRootCA() *cobra.Command {
-	var list, retire, yes bool
-	var leave []string
 	cmd := &cobra.Command{
 		Use: "root-ca", Short: "Replace the key of the root's certificate authority", Args: cobra.NoArgs,
 		Long: `Replace the key with which the root signs the certificates of clusters. It is for an
@@ -180,39 +198,14 @@ context of treeline that was not used in between needs the pin that --list shows
   treeline rotate root-ca --list
   treeline rotate root-ca --retire
   treeline rotate root-ca --retire --leave-behind munich,rome`,
-		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			switch {
-			case list && (retire || len(leave) > 0):
-				return usage("give either --list or --retire")
-			case len(leave) > 0 && !retire:
-				return usage("--leave-behind is for --retire")
-			}
-			if retire {
-				if err := c.confirm(yes, "Certificates of the earlier key are refused from now on."); err != nil {
-					return err
-				}
-			}
-			if !list {
-				body := api.RotateRootAuthority{Retire: retire}
-				for _, id := range leave {
-					body.LeaveBehind = append(body.LeaveBehind, api.ClusterID(id))
-				}
-				if _, err := a.Do(ctx, client.Request{Method: http.MethodPost, Path: authorityPath, Body: body}, nil); err != nil {
-					return err
-				}
-			}
-			var s api.RootAuthority
-			if _, err := a.Do(ctx, client.Request{Method: http.MethodGet, Path: authorityPath}, &s); err != nil {
-				return err
-			}
-			showRootAuthority(p, s)
-			return nil
-		}),
 	}
-	cmd.Flags().BoolVar(&list, "list", false, "show the rotation and change nothing")
-	cmd.Flags().BoolVar(&retire, "retire", false, "have certificates of the earlier key refused")
-	cmd.Flags().StringSliceVar(&leave, "leave-behind", nil, "with --retire: clusters that lose their access, or whose nodes do, if they have not renewed")
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	c.rotation(cmd, "clusters that lose their access, or whose nodes do, if they have not renewed", func() error { return nil }, func(retire bool, leave []string) any {
+		body := api.RotateRootAuthority{Retire: retire}
+		for _, id := range leave {
+			body.LeaveBehind = append(body.LeaveBehind, api.ClusterID(id))
+		}
+		return body
+	}, show(showRootAuthority))
 	return cmd
 }
 
