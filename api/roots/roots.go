@@ -88,7 +88,7 @@ func Contains(all []*x509.Certificate, c *x509.Certificate) bool {
 }
 
 // Renewed returns what a machine keeps of a renewed chain, whose certificates are each signed by the next. It leaves out root
-// certificates that are neither in trusted nor lead to by links from there, so that the issuer cannot add one. The roots in the
+// certificates that are neither in trusted nor reached from there by links, so that the issuer cannot add one. The roots in the
 // result are those that the machine trusts from then on: an earlier one that the chain does not have any more is retired.
 //
 // It returns ErrInvalid if the chain is not of the newest root certificate.

@@ -60,7 +60,7 @@ func (a *API) Recorded(e api.Event) {
 	a.watches.AddNew(api.Change{Kind: "event", ID: strconv.FormatUint(uint64(e.Seq), 10), Tenant: e.Tenant, Object: e})
 }
 
-// showChange returns a change as p may see it, and whether p may: what the lists show.
+// showChange removes from a change what p may not see. It returns false if p may not see the object. The rules are those of the lists.
 func (a *API) showChange(p rights.Principal, c api.Change) (api.Change, bool) {
 	if i, ok := c.Object.(api.Instance); ok {
 		c.Object = a.shown(p, i)

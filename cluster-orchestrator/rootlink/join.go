@@ -157,8 +157,8 @@ func (c Credentials) renew(ctx context.Context, client *http.Client, key crypto.
 	return c, c.take(renewed, c.Info.ID)
 }
 
-// FetchKeys requests current JWTKeys. It does not save the result. behind reports that the root has another generation of its own key
-// than the one of the certificate of the authority, which is to be renewed.
+// FetchKeys requests current JWTKeys. It does not save the result. behind is true if the root's key was replaced, or an earlier
+// one retired, since the certificate of the authority was issued: it must be renewed.
 func (c Credentials) FetchKeys(ctx context.Context, client *http.Client) (_ Credentials, behind bool, err error) {
 	had, err := identity.GenerationOf(c.Pair.Chain[0])
 	if err != nil {

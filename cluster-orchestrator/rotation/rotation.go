@@ -340,7 +340,8 @@ func (r *Rotation) Status() (api.Authority, error) {
 	return out, nil
 }
 
-// Wake has the connected nodes asked to renew at once that are behind the certificate of the authority, after it was renewed.
+// Wake makes Run ask the connected nodes now whose certificates are of an earlier generation than the authority's. Call it after
+// the certificate of the authority was renewed.
 func (r *Rotation) Wake() {
 	r.mu.Lock()
 	clear(r.nodes)

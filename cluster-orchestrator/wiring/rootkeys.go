@@ -11,10 +11,11 @@ import (
 
 const (
 	rootRetry = 10 * time.Second // between attempts to get a certificate of the root's newest key
-	rootEvery = time.Hour        // between checks without a message of the root
+	rootEvery = time.Hour        // between checks if the root sends nothing
 )
 
-// compareRoot takes which keys the root has, which the root itself has sent.
+// compareRoot renews the certificate of the authority if the root says that its key was replaced, or an earlier one retired, since
+// the certificate was issued.
 func (id *identities) compareRoot(k wire.RootKeys) {
 	have, err := identity.GenerationOf(id.credentials().Pair.Chain[0])
 	if err == nil && have.Before(identity.Generation{Root: k.Key, RootOldest: k.Oldest}) {
@@ -55,7 +56,7 @@ func (o *orchestrator) followRoot(ctx context.Context) error {
 		if err != nil {
 			pause = rootRetry
 			if ctx.Err() == nil {
-				o.log.Warn("certificates of the root's newest key not taken, retrying", "retry_in", pause, "err", err)
+				o.log.Warn("the root's key was replaced or retired, and the renewal of certificates failed; retrying", "retry_in", pause, "err", err)
 			}
 		}
 		next.Reset(pause)
@@ -80,7 +81,7 @@ func (o *orchestrator) renewBelow(ctx context.Context) error {
 	if err = errors.Join(err, o.id.keeper.Renew(ctx)); err != nil {
 		return err
 	}
-	o.log.Warn("certificates of another key of the root in use", "key", upper.Root, "oldest", upper.RootOldest)
+	o.log.Warn("certificates renewed because the root's key was replaced or retired", "key", upper.Root, "oldest", upper.RootOldest)
 	if o.rotation != nil { // not of a standby
 		o.rotation.Wake()
 		if own.RootOldest < upper.RootOldest && o.broker != nil {

@@ -86,7 +86,8 @@ func (l *Link) keysOf(ctx context.Context, id api.ClusterID, k wire.RootKeys) (b
 	return standing(id, r, k)
 }
 
-// standing returns what a cluster's report says, as far as it can be shown. A cluster that lies is left behind with its nodes.
+// standing returns the valid part of a cluster's report, and whether the cluster or a node of it has no certificate of the keys k. A
+// cluster that reports newer keys than it has harms itself alone: its certificates are refused once the earlier key is retired.
 func standing(id api.ClusterID, r wire.RootKeysReport, k wire.RootKeys) (b api.ClusterBehind, behind bool) {
 	b.Cluster, b.Generation, b.Nodes = id, min(r.Root.Key, k.Key), max(0, r.Behind)
 	for _, n := range r.Nodes[:min(len(r.Nodes), wire.MaxBehindNodes)] {

@@ -25,12 +25,7 @@ const commandTime = 8 * time.Minute
 // documents on it, and removes it.
 func TestUpCommandsDown(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := filepath.Join(dir, "state")
+	dir, state := stateDir(t)
 	down := func() string { return script(t, "down", state) }
 	t.Cleanup(func() { down() })
 
@@ -67,12 +62,7 @@ func TestUpCommandsDown(t *testing.T) {
 // replica of the cluster, and removes it.
 func TestUpWithReplicas(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	state := filepath.Join(dir, "state")
+	dir, state := stateDir(t)
 	t.Cleanup(func() { script(t, "down", state) })
 	script(t, "up", state, "--example", "shop", "--ha")
 	killReplicas(t, state, "root", "c1")
@@ -85,7 +75,8 @@ func TestUpWithReplicas(t *testing.T) {
 	noneLeft(t, dir)
 }
 
-func needRoot(t *testing.T) {
+// stateDir returns a new directory, and the path of the state of scripts/up in it. Without root, the test is skipped.
+func stateDir(t *testing.T) (dir, state string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		const reason = "scripts/up runs containers, as root alone"
@@ -94,6 +85,11 @@ func needRoot(t *testing.T) {
 		}
 		t.Skip(reason)
 	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, filepath.Join(dir, "state")
 }
 
 // noneLeft waits until no process has the directory in its command line.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +20,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
-	node "github.com/treeline-edge/treeline/node-engine/wiring"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
@@ -33,21 +31,9 @@ func TestTheRootRotatesItsAuthority(t *testing.T) {
 	r.cfg.Listen = strings.TrimPrefix(r.url, "https://")
 	keyFile, caFile := filepath.Join(r.cfg.Data, "root-ca.pem"), filepath.Join(r.cfg.Data, root.CAFile)
 	oldCA, oldKey := wait(t, caFile), wait(t, keyFile)
-	tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
-	check(t, err)
 	unused, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
 	check(t, err)
-	c := newCluster(t, r.anchor(t), tok.Token)
-	clusterLog := newTally()
-	c.log = slog.New(clusterLog)
-	c.run(t)
-	defer func() { c.stop() }()
-	nodeLog := newTally()
-	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
-	defer begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) }).stop()
-	c.until(t, "n1", api.NodeReady)
-	off, _ := c.startNode(t, "n2")
-	off.stop()
+	c, _, clusterLog, nodeLog := joinForRotation(t, r)
 
 	// A context of the CLI, which connects anew for each command and saves what it learns.
 	var pinned atomic.Pointer[string]

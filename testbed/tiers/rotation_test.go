@@ -22,24 +22,32 @@ import (
 	rootwiring "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
+// joinForRotation joins a cluster with the node n1 to the root, and a node n2 that is off again, whose configuration is away. The
+// logs of the cluster and of n1 are counted.
+func joinForRotation(t *testing.T, r *realRoot) (c *tier, away node.Config, clusterLog, nodeLog tally) {
+	t.Helper()
+	tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
+	check(t, err)
+	c = newCluster(t, r.anchor(t), tok.Token)
+	clusterLog, nodeLog = newTally(), newTally()
+	c.log = slog.New(clusterLog)
+	c.run(t)
+	t.Cleanup(func() { c.stop() })
+	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
+	n1 := begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) })
+	t.Cleanup(n1.stop)
+	c.until(t, "n1", api.NodeReady)
+	off, away := c.startNode(t, "n2")
+	off.stop()
+	return c, away, clusterLog, nodeLog
+}
+
 // A cluster replaces the key of its authority while its node and its root stay connected, and is killed in between. Afterwards a
 // stolen copy of the earlier key is refused, and a node that was away is told what to do.
 func TestAClusterRotatesItsAuthority(t *testing.T) {
 	r := startRoot(t, func(*rootwiring.Config) {})
 	defer r.stop()
-	tok, err := r.admin.CreateJoinToken(t.Context(), api.TokenRequest{Kind: "cluster"})
-	check(t, err)
-	c := newCluster(t, r.anchor(t), tok.Token)
-	clusterLog := newTally()
-	c.log = slog.New(clusterLog)
-	c.run(t)
-	defer func() { c.stop() }()
-	nodeLog := newTally()
-	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
-	defer begin(t, func(ctx context.Context) error { return node.Run(ctx, cfg, slog.New(nodeLog)) }).stop()
-	c.until(t, "n1", api.NodeReady)
-	off, away := c.startNode(t, "n2")
-	off.stop()
+	c, away, clusterLog, nodeLog := joinForRotation(t, r)
 	stolen := credentialsOf(t, c.cfg.Data)
 
 	const path = "/v1/system/authority"

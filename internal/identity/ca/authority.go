@@ -102,8 +102,8 @@ func (p Pair) Retired() Pair {
 	return Pair{Chain: slices.Clone(p.Chain[:i+1]), Key: p.Key}
 }
 
-// RootGeneration returns, of the root certificates in the chain, how many keys the root had before the newest and before the oldest
-// that the holder of the pair trusts.
+// RootGeneration returns the generation of the newest root certificate in the chain (Root), and of the oldest one that the holder of
+// the pair trusts (RootOldest).
 func (p Pair) RootGeneration() (identity.Generation, error) {
 	all := p.Roots()
 	if len(all) == 0 {
