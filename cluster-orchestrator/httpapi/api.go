@@ -88,7 +88,7 @@ type Options struct {
 	Members          func() []api.Replica // all replicas of this cluster; nil: there are none
 	Observe          rest.Observe         // of requests; nil: none
 	Version          string
-	FeedSize         int              // changes kept for watchers; default 10,000
+	FeedSize         int              // changes kept for watchers; default 2,000
 	Rate             float64          // requests per second of one person; default 100, with bursts of 400
 	Now              func() time.Time // default time.Now
 	Log              *slog.Logger     // default slog.Default
@@ -103,6 +103,10 @@ type Caller struct {
 	// root says that the root sends the request on behalf of the person.
 	root bool
 }
+
+// feedSize is below the root's: a node that reports changes at a high rate fills the feed, with up to some KiB each, and watchers
+// then list again.
+const feedSize = 2000
 
 // API serves /v1. It is safe for concurrent use.
 type API struct {
@@ -130,7 +134,7 @@ func New(o Options) *API {
 	}
 	a := &API{opt: o, plans: fairshare.NewTurns(planTurns, planAll, planTenant), usages: fairshare.NewPool(usagePlaces, fairshare.Policy{Fixed: true})}
 	a.refusals = records.NewRefusals()
-	a.watches = watch.New(watch.Options{Size: o.FeedSize, Floor: firstRevision(o.Now()), Now: o.Now})
+	a.watches = watch.New(watch.Options{Size: cmp.Or(o.FeedSize, feedSize), Floor: firstRevision(o.Now()), Now: o.Now})
 	a.measured.nodes = map[api.NodeID]*measurement{}
 	a.shares = apishare.New(apishare.Options{Person: principalOf, Rate: o.Rate, Now: o.Now})
 	a.router = rest.Router(rest.Measure(o.Observe), rest.Recover(o.Log, "cluster"), a.authenticate, a.shares.Wrap)
