@@ -43,19 +43,12 @@ type Options struct {
 	Idle               time.Duration // a copy without progress ends after this time; default 1 min
 }
 
-// The bounds of copies of volumes. Only first passes wait: in a last one the instance does not run.
-var (
-	byTenant = fairshare.Bound{
-		Resource: "first copies of moving volumes that wait at a cluster", Total: 1 << 12, Per: "tenant", Share: []int{1 << 10},
-		Beyond: "8 at once, 4 of one tenant, and tenants take turns; the instance runs at its node meanwhile",
-		Attack: "TestMovesOfOneTenantLeaveRoomForOthers",
-	}
-	byNode = fairshare.Bound{
-		Resource: "first copies of moving volumes that wait for their node", Total: 1 << 12, Per: "node", Share: []int{1 << 10},
-		Beyond: "2 at once from one node; the instance runs there meanwhile",
-		Attack: "TestMovesOfOneTenantLeaveRoomForOthers",
-	}
-)
+// The bound of copies of volumes. Only first passes wait: in a last one the instance does not run.
+var firstCopies = fairshare.Declare(fairshare.Bound{
+	Resource: "first copies of moving volumes that wait at a cluster", Total: 1 << 12, Per: "tenant", Share: []int{1 << 10},
+	Beyond: "8 at once, 4 of one tenant and 2 from one node, and tenants take turns; the instance runs at its node meanwhile",
+	Attack: "TestMovesOfOneTenantLeaveRoomForOthers",
+})
 
 const (
 	atOnce    = 8
@@ -66,8 +59,7 @@ const (
 // Mover carries out tasks.
 type Mover struct {
 	opt     Options
-	tenants *fairshare.Turns
-	nodes   *fairshare.Turns
+	turns   *fairshare.Turns
 	changed chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards tasks
@@ -79,13 +71,8 @@ func New(o Options) *Mover {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.MinPause, o.MaxPause = cmp.Or(o.MinPause, 500*time.Millisecond), cmp.Or(o.MaxPause, 30*time.Second)
 	o.Idle = cmp.Or(o.Idle, time.Minute)
-	return &Mover{
-		opt: o, changed: make(chan struct{}, 1),
-		tenants: fairshare.NewTurns(declaredTenants, atOnce, perTenant), nodes: fairshare.NewTurns(declaredNodes, atOnce, perNode),
-	}
+	return &Mover{opt: o, changed: make(chan struct{}, 1), turns: fairshare.NewTurns(firstCopies, atOnce, perTenant).Each(perNode)}
 }
-
-var declaredTenants, declaredNodes = fairshare.Declare(byTenant), fairshare.Declare(byNode)
 
 // Set replaces all tasks. It does not block.
 func (m *Mover) Set(all []moves.Task) {
@@ -187,7 +174,7 @@ func withoutNames(text string, t moves.Task) string {
 
 func (m *Mover) attempt(ctx context.Context, t moves.Task) (bytes int64, err error) {
 	if t.Phase == moves.Copying {
-		leave, err := m.turn(ctx, t)
+		leave, err := m.turns.Using(ctx, time.Now(), string(t.From), []string{string(t.Instance.Tenant().Top())}, false)
 		if err != nil {
 			return 0, err
 		}
@@ -207,19 +194,6 @@ func (m *Mover) attempt(ctx context.Context, t moves.Task) (bytes int64, err err
 		}
 	}
 	return bytes, nil
-}
-
-func (m *Mover) turn(ctx context.Context, t moves.Task) (leave func(), err error) {
-	tenant, err := m.tenants.Enter(ctx, time.Now(), []string{string(t.Instance.Tenant().Top())}, false)
-	if err != nil {
-		return nil, err
-	}
-	node, err := m.nodes.Enter(ctx, time.Now(), []string{string(t.From)}, false)
-	if err != nil {
-		tenant()
-		return nil, err
-	}
-	return func() { node(); tenant() }, nil
 }
 
 func (m *Mover) request(t moves.Task, kind string, id api.VolumeID) wire.StreamRequest {

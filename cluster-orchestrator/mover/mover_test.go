@@ -111,7 +111,7 @@ func run(t *testing.T, f *fakeNodes) (*Mover, chan moves.Result) {
 
 func newNodes(t *testing.T) *fakeNodes {
 	f := &fakeNodes{dir: t.TempDir(), refuse: map[api.NodeID]error{}}
-	for _, id := range []string{"berlin", "oslo"} {
+	for _, id := range []string{"berlin", "oslo", "paris", "rome"} {
 		if err := os.Mkdir(filepath.Join(f.dir, id), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -193,20 +193,25 @@ func TestTasksThatAreNotWantedEnd(t *testing.T) {
 	}
 }
 
-// TestMovesOfOneTenantLeaveRoomForOthers: copies of one tenant and one node that never end.
+// TestMovesOfOneTenantLeaveRoomForOthers: copies of one tenant that never end, and most of
+// them from one node. Those that wait for that node hold no turn of their tenant.
 func TestMovesOfOneTenantLeaveRoomForOthers(t *testing.T) {
 	f := newNodes(t)
 	f.hang = func(_ api.NodeID, r wire.StreamRequest) bool { return r.Instance.Tenant() == "acme" }
 	m, results := run(t, f)
 	var all []moves.Task
 	for i := range 50 {
-		all = append(all, task(api.ServiceID("acme/shop.prod.db.v1").Instance(i), moves.Copying, api.NodeID(fmt.Sprint("n", i%3)), "oslo"))
+		from := "n0"
+		if i >= 40 {
+			from = "n1"
+		}
+		all = append(all, task(api.ServiceID("acme/shop.prod.db.v1").Instance(i), moves.Copying, api.NodeID(from), "oslo"))
 	}
 	m.Set(all)
 	for len(f.asked()) < 2*perTenant {
 		time.Sleep(time.Millisecond)
 	}
-	other := task("other/shop.prod.db.v1#0", moves.Copying, "berlin", "oslo")
+	other := task("other/shop.prod.db.v1#0", moves.Copying, "paris", "rome")
 	urgent := task("acme/last.prod.db.v1#0", moves.Finishing, "berlin", "oslo") // its instance does not run
 	f.mu.Lock()
 	f.hang = func(_ api.NodeID, r wire.StreamRequest) bool {

@@ -244,6 +244,7 @@ func TestUrgentHoldersGoFirstAndTheOthersGetAFifth(t *testing.T) {
 			enter(fmt.Sprint("urgent", i), true)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait() // orders the appends before what follows
 		if n := strings.Count(strings.Join(order[1:21], " "), "urgent"); n != 16 {
 			t.Errorf("%d of the 20 turns after the first were urgent, want 16: %v", n, order)
 		}
@@ -285,6 +286,45 @@ func TestOneGroupHasAShareOfTheTurns(t *testing.T) {
 	if _, err := turns.Enter(t.Context(), start, []string{"b"}, false); err != nil {
 		t.Errorf("another group: %v", err)
 	}
+}
+
+func TestWaitersForAResourceHoldNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(bound(64), 4, 3).Each(1)
+		enter := func(resource, group string) *func() {
+			var leave func()
+			go func() {
+				leave, _ = turns.Using(t.Context(), start, resource, []string{group}, false)
+			}()
+			synctest.Wait()
+			return &leave
+		}
+		first := enter("n0", "a")
+		second := enter("n0", "a")
+		third := enter("n0", "b")
+		if *first == nil || *second != nil || *third != nil {
+			t.Fatal("one worker was wanted for n0")
+		}
+		other := enter("n1", "a")
+		if *other == nil {
+			t.Fatal("n1 waits for those that wait for n0")
+		}
+		(*first)()
+		synctest.Wait()
+		if *third == nil || *second != nil {
+			t.Fatal("the next turn of n0 is not that of the group with no worker")
+		}
+		(*third)()
+		(*other)()
+		synctest.Wait()
+		if *second == nil {
+			t.Fatal("the last waiter got no turn")
+		}
+		(*second)()
+		if running, waiting := turns.Load(); running != 0 || waiting != 0 || len(turns.uses) != 0 || len(turns.groups) != 0 {
+			t.Errorf("left: %d workers, %d waiters, %v, %v", running, waiting, turns.uses, turns.groups)
+		}
+	})
 }
 
 func TestAddressesShareBySubnetAndCustomer(t *testing.T) {

@@ -21,11 +21,14 @@ type Turns struct {
 	total  int
 	queue  *Pool
 
+	each int // maximum of workers that use one resource; 0: no maximum
+
 	mu      sync.Mutex // guards the fields below; not held while the queue is called
 	running int
 	served  uint64 // turns so far
 	waiters []*waiter
 	groups  map[string]*tally // by prefix of a path; those with waiters or workers
+	uses    map[string]int    // workers by the resource that they use, if each is set
 }
 
 // tally counts the waiters and workers of one group.
@@ -36,6 +39,7 @@ type tally struct {
 
 type waiter struct {
 	groups []string // the prefixes of its path, coarsest first
+	uses   string   // the resource that it uses
 	urgent bool
 	turn   chan struct{} // closed when its turn comes
 	drop   chan struct{} // closed when it loses its place in the queue
@@ -53,14 +57,27 @@ func NewTurns(b Bound, atOnce, share int) *Turns {
 	b.Share = append([]int{0}, b.Share...) // the first level of the queue's paths is the class
 	return &Turns{
 		atOnce: atOnce, share: share, name: b.Resource, total: b.Total,
-		queue: NewPool(b, Policy{Newest: true}), groups: map[string]*tally{},
+		queue: NewPool(b, Policy{Newest: true}), groups: map[string]*tally{}, uses: map[string]int{},
 	}
+}
+
+// Each returns t with at most n workers at the same time that use the same resource, see Using.
+// It is called before the first Enter.
+func (t *Turns) Each(n int) *Turns {
+	t.each = n
+	return t
 }
 
 // Enter waits for the holder's turn and returns the function that ends it, which may be called
 // more than once. Urgent waiters get four of five turns. The error is a *Full or that of ctx.
 func (t *Turns) Enter(ctx context.Context, now time.Time, path []string, urgent bool) (leave func(), err error) {
-	w := &waiter{urgent: urgent, turn: make(chan struct{}), drop: make(chan struct{})}
+	return t.Using(ctx, now, "", path, urgent)
+}
+
+// Using is Enter for a worker that uses a resource, such as a node. A waiter whose resource is in
+// use holds no turn meanwhile.
+func (t *Turns) Using(ctx context.Context, now time.Time, resource string, path []string, urgent bool) (leave func(), err error) {
+	w := &waiter{uses: resource, urgent: urgent, turn: make(chan struct{}), drop: make(chan struct{})}
 	for i := range path {
 		w.groups = append(w.groups, strings.Join(path[:i+1], "\x00"))
 	}
@@ -111,8 +128,11 @@ func (t *Turns) join(w *waiter, wait bool) bool {
 	return true
 }
 
-// free reports whether a worker is free for w's group.
+// free reports whether a worker is free for w's group and resource.
 func (t *Turns) free(w *waiter) bool {
+	if t.each > 0 && t.uses[w.uses] >= t.each {
+		return false
+	}
 	g := t.groups[w.groups[0]]
 	return t.running < t.atOnce && (g == nil || g.running < t.share)
 }
@@ -134,6 +154,9 @@ func (t *Turns) serve() {
 		t.waiters = slices.Delete(t.waiters, next, next+1)
 		t.served++
 		t.running++
+		if t.each > 0 {
+			t.uses[w.uses]++
+		}
 		for _, g := range w.groups {
 			t.groups[g].waiting--
 			t.groups[g].running++
@@ -178,6 +201,9 @@ func (t *Turns) leave(w *waiter) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.running--
+	if t.uses[w.uses]--; t.uses[w.uses] <= 0 {
+		delete(t.uses, w.uses)
+	}
 	for _, g := range w.groups {
 		t.groups[g].running--
 	}
