@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,7 +298,7 @@ func TestKill9InTheMiddleOfACall(t *testing.T) {
 						r.mounted(k1)
 					}
 					r.server.Set(method, csidriver.Fault{Hang: true, Late: late})
-					was, done := r.server.Calls(method), make(chan struct{})
+					done := make(chan struct{})
 					go func() {
 						defer close(done)
 						if release {
@@ -306,10 +307,9 @@ func TestKill9InTheMiddleOfACall(t *testing.T) {
 							_, _ = r.Prepare(ctx, k1, data)
 						}
 					}()
-					for r.server.Calls(method) == was {
+					for r.server.Hanging(method) == 0 {
 						time.Sleep(time.Millisecond)
 					}
-					time.Sleep(20 * time.Millisecond) // a late call is carried out meanwhile
 					kill()
 					<-done
 					r.server.Set(method, csidriver.Fault{})
@@ -367,13 +367,15 @@ func hangs(t *testing.T, limit time.Duration) error {
 	r := newRig(t, limit)
 	r.server.Set("NodeStageVolume", csidriver.Fault{Hang: true, Times: 20})
 	var g sync.WaitGroup
+	var wrong atomic.Pointer[error]
 	began := time.Now()
 	for i := range 20 {
 		g.Go(func() {
 			k := wire.Key{Instance: api.InstanceID(fmt.Sprintf("acme/shop.prod.db.prod#%d", i)), Epoch: 1}
 			_, err := r.Prepare(t.Context(), k, data)
 			if err == nil || !strings.Contains(err.Error(), driverName) || !strings.Contains(err.Error(), "has not answered NodeStageVolume for") {
-				t.Errorf("prepare: got %v, want what does not answer", err)
+				err = fmt.Errorf("prepare: got %w, want that NodeStageVolume is not answered", err)
+				wrong.Store(&err)
 			}
 		})
 	}
@@ -386,6 +388,9 @@ func hangs(t *testing.T, limit time.Duration) error {
 	}
 	other.left()
 	g.Wait()
+	if err := wrong.Load(); err != nil {
+		return *err
+	}
 	if took > limit*3/4 {
 		return fmt.Errorf("the volume of another driver took %s", took)
 	}

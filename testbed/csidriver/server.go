@@ -44,7 +44,8 @@ type Server struct {
 	faultMu sync.Mutex // guards the fields below
 	faults  map[string]Fault
 	calls   map[string]int
-	changed chan struct{} // closed when faults change
+	hanging map[string]int // calls that hang now
+	changed chan struct{}  // closed when faults change
 }
 
 // Serve serves the driver at a unix socket, which it replaces.
@@ -61,7 +62,7 @@ func Serve(socket string, s *Storage, node string, segments map[string]string) (
 	s.mu.Unlock()
 	d := &Server{
 		Storage: s, node: node, segments: maps.Clone(segments), done: make(chan struct{}),
-		faults: map[string]Fault{}, calls: map[string]int{}, changed: make(chan struct{}),
+		faults: map[string]Fault{}, calls: map[string]int{}, hanging: map[string]int{}, changed: make(chan struct{}),
 	}
 	d.grpc = grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	csi.RegisterIdentityServer(d.grpc, d)
@@ -98,6 +99,19 @@ func (s *Server) Calls(method string) int {
 	return s.calls[method]
 }
 
+// Hanging returns how many calls of a method hang now. Those that hang late are carried out.
+func (s *Server) Hanging(method string) int {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	return s.hanging[method]
+}
+
+func (s *Server) hangs(method string, calls int) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	s.hanging[method] += calls
+}
+
 // take returns the fault of a call.
 func (s *Server) take(method string) (f Fault, changed chan struct{}) {
 	s.faultMu.Lock()
@@ -128,6 +142,8 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		return emptyAnswer(s, method), nil
 	}
 	if f.Hang {
+		s.hangs(method, 1)
+		defer s.hangs(method, -1)
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
