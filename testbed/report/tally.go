@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -87,7 +88,7 @@ func (t *Tally) endTest(e event) {
 	case "fail":
 		t.failed++
 		t.failures[e.Package]++
-		t.broken = append(t.broken, short(e.Package)+" "+e.Test)
+		t.broken = append(t.broken, short(e.Package)+" "+e.Test+messages(t.output[k]))
 		t.print(t.output[k])
 	}
 }
@@ -129,7 +130,7 @@ func (t *Tally) unfinished(pkg string) {
 	for _, k := range cut {
 		t.failed++
 		t.failures[pkg]++
-		t.broken = append(t.broken, short(pkg)+" "+k.name+" (cut off)")
+		t.broken = append(t.broken, short(pkg)+" "+k.name+" (cut off)"+messages(t.output[k]))
 		t.print(t.output[k])
 		delete(t.output, k)
 	}
@@ -167,6 +168,29 @@ func (t *Tally) Close(allowed *Allowed) bool {
 	}
 	fmt.Fprintf(t.Out, "\n%d passed, %d failed, %d skipped\n", t.passed, t.failed, len(t.skips))
 	return t.failed == 0 && forbidden == 0 && t.packages > 0
+}
+
+// position matches the place that the testing package writes in front of a message.
+var position = regexp.MustCompile(`^ *[a-z0-9_]+\.go:[0-9]+: `)
+
+// messages returns the first messages of a failed test, a line each and cut, so that the summary
+// says what failed although the output of the test has thousands of lines.
+func messages(output []string) string {
+	const most, width = 8, 300
+	var b strings.Builder
+	n := 0
+	for _, l := range output {
+		if !position.MatchString(l) {
+			continue
+		}
+		if n++; n > most {
+			b.WriteString("\n      …")
+			break
+		}
+		l = strings.TrimSpace(l)
+		b.WriteString("\n      " + strings.ToValidUTF8(l[:min(len(l), width)], ""))
+	}
+	return b.String()
 }
 
 // reason returns the last output line of a skipped test, without its position.

@@ -27,7 +27,7 @@ func TestTally(t *testing.T) {
 			events: `{"Action":"output",` + p + `,"Test":"TestA","Output":"a_test.go:1: why\n"}
 {"Action":"fail",` + p + `,"Test":"TestA"}
 {"Action":"fail",` + p + `}`,
-			says: []string{"why", "Failed:\n  a TestA\n", "\n0 passed, 1 failed, 0 skipped\n"},
+			says: []string{"why", "Failed:\n  a TestA\n      a_test.go:1: why\n", "\n0 passed, 1 failed, 0 skipped\n"},
 		},
 		{
 			name: "does not build",
