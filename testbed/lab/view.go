@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long a lab waits for an event before it fails the test.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // View is the state received from the root's watches.
 type View struct {
