@@ -52,7 +52,7 @@ func buildPrevious(t *testing.T) (dir string) {
 // TestRollingUpgrade starts an installation of the previous release and replaces its daemons one after the
 // other by those of this release, nodes before and after the orchestrators. At most a few callers lose a request, no
 // instance restarts, and each mixture of releases rolls out a new version. Afterwards the previous
-// release of each orchestrator works with the data of this one.
+// release of each daemon works with the data of this one.
 func TestRollingUpgrade(t *testing.T) {
 	t.Parallel()
 	old := buildPrevious(t)
@@ -119,7 +119,7 @@ func TestRollingUpgrade(t *testing.T) {
 		for _, d := range []struct {
 			proc  *lab.Proc
 			start func()
-		}{{u.Root, u.StartRoot}, {u.First.Proc, u.First.Start}} {
+		}{{u.Root, u.StartRoot}, {u.First.Proc, u.First.Start}, {u.Nodes[1].Proc, u.Nodes[1].Start}, {u.Nodes[1].Net, u.Nodes[1].Net.Start}} {
 			d.proc.Upgrade(old)
 			d.start()
 			u.more(t, 10)
