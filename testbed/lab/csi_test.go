@@ -72,7 +72,7 @@ func TestCSIVolumes(t *testing.T) {
 	check := func(t *testing.T, more ...string) (home string) {
 		t.Helper()
 		home = l.Workload(id).Node
-		lab.Within(t, 20*time.Second, "each start has its line in the journal, and only its node has mounts", func() error {
+		lab.Within(t, time.Minute, "each start has its line in the journal, and only its node has mounts", func() error {
 			var text []byte
 			for _, v := range storage.Volumes() {
 				b, _ := os.ReadFile(filepath.Join(storage.Data(v), "pages"))
@@ -248,7 +248,7 @@ func TestCSIVolumes(t *testing.T) {
 			_, err := l.TryCLI("snapshot", "volume", "shop/db#0:pages", "--name", "monday")
 			failed <- err
 		}()
-		lab.Within(t, 20*time.Second, "the driver has taken the snapshot", func() error {
+		lab.Within(t, time.Minute, "the driver has taken the snapshot", func() error {
 			if n := len(storage.Snapshots()); n != 1 {
 				return fmt.Errorf("it has %d", n)
 			}
@@ -309,7 +309,7 @@ func TestCSIVolumes(t *testing.T) {
 		if v := storage.Volumes(); len(v) > 0 {
 			t.Errorf("volumes of the driver after the deletion: %v", v)
 		}
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			left, _ := filepath.Glob(filepath.Join(l.Dir, "n?", "csi", "*"))
 			if len(left) == 0 {
 				break

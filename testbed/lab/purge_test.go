@@ -80,7 +80,7 @@ func TestAPurgedNodeLeavesNothing(t *testing.T) {
 			t.Errorf("network namespaces of workloads of %s still exist: %v", n.Name, s)
 		}
 		// The kernel removes a namespace's interfaces a moment after the namespace.
-		lab.Within(t, 20*time.Second, n.Name+" has no interface of a workload", func() error {
+		lab.Within(t, time.Minute, n.Name+" has no interface of a workload", func() error {
 			for link := range interfaces(o.Hosts[i]) {
 				if !links[i][link] {
 					return fmt.Errorf("the interface %s still exists", link)

@@ -296,7 +296,7 @@ func TestSecretsAreOnlyInTheirWorkloads(t *testing.T) {
 	if err := remove(); err != nil {
 		t.Errorf("delete the secret: %v", err)
 	}
-	lab.Within(t, 20*time.Second, "the files in memory are deleted", func() error {
+	lab.Within(t, time.Minute, "the files in memory are deleted", func() error {
 		var left []string
 		err := filepath.WalkDir(s.Files(), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {

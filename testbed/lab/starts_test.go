@@ -78,7 +78,7 @@ func TestKillsWhileInstancesStart(t *testing.T) {
 	check := func(t *testing.T, app string, atLeast map[api.InstanceID]int) {
 		t.Helper()
 		l.Wait(app+" runs", l.Running(app, "db", replicas))
-		lab.Within(t, 20*time.Second, "each instance runs once and has its volumes", func() error {
+		lab.Within(t, time.Minute, "each instance runs once and has its volumes", func() error {
 			for _, id := range ids(app) {
 				if all := l.WorkloadsOf(id); len(all) != 1 {
 					return fmt.Errorf("%s runs as %+v, want one process", id, all)
@@ -107,7 +107,7 @@ func TestKillsWhileInstancesStart(t *testing.T) {
 				l.CLI("delete", "volume", string(id.Volume(v)), "--yes")
 			}
 		}
-		lab.Within(t, 20*time.Second, "nothing is left", func() error {
+		lab.Within(t, time.Minute, "nothing is left", func() error {
 			held := l.Held(n1)
 			disks, _ := filepath.Glob(filepath.Join(local, "*", "disk.img"))
 			if m := mounts(); len(m)+len(disks)+held["task"]+held["container"]+len(storage.Volumes()) > 0 || held["snapshot"] != 1 { // that of the image

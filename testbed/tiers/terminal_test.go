@@ -213,9 +213,9 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	if code != 0 || !strings.Contains(stderr, "drained") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
-	if out := c.must("get", "apps"); !strings.Contains(out, "0/2") {
-		t.Errorf("unexpected output for the stopped instance: %s", out)
-	}
+	eventually(t, "the root knows that both instances stopped", func() bool { // drain asks the cluster
+		return strings.Contains(c.must("get", "apps"), "0/2")
+	})
 
 	// With another node nothing is stuck, and commands accept what -o name prints.
 	c.at.startNode(t, "n2")
@@ -276,9 +276,10 @@ func TestOperatorsDrainAndNameNodes(t *testing.T) {
 	eventually(t, "one instance is away and the other waits", func() bool {
 		return strings.Contains(c.must("get", "apps"), "1/2") && strings.Count(drained(), "max_unavailable 1) permits") == 1
 	})
-	if out := c.must("get", "instances", "bank"); strings.Count(out, "disruption_budget") != 1 || strings.Count(out, "running") != 1 {
-		t.Errorf("want one running instance with the reason disruption_budget while the other one moves:\n%s", out)
-	}
+	eventually(t, "one instance runs with the reason disruption_budget while the other one moves", func() bool {
+		out := c.must("get", "instances", "bank")
+		return strings.Count(out, "disruption_budget") == 1 && strings.Count(out, "running") == 1
+	})
 	goOn()
 	c.must("drain", "n1", "--timeout", "2m")
 	c.must("drain", "n2", "--timeout", "2m")
