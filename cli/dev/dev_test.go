@@ -308,7 +308,7 @@ func TestReplicasSurviveKills(t *testing.T) {
 		t.Helper()
 		doc := fmt.Sprintf(small, app, filepath.Join(cfg.Bin, "workload"))
 		// A write is not repeated by the client if its connection broke; applying is idempotent.
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 			_, err := c.Apply(t.Context(), []byte(doc), client.ApplyOptions{Tenant: "dev"})
 			if err == nil {
 				return
