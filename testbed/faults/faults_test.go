@@ -164,6 +164,7 @@ func (w *World) run(t *testing.T, c Cell, hold, stop time.Duration) (r Result) {
 		defer func() { r.Failure = rec.first }()
 		c.Inject(&injection{World: w, T: rec, hold: hold, stop: stop})
 		r.Recovered = w.settled(rec).Seconds()
+		r.Load = lab.LoadAverage(1)
 		if w.calls != calls { // their process has ended: those after its start count
 			from = 1
 		}

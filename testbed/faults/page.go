@@ -16,10 +16,19 @@ type Result struct {
 	Date      string  `json:"date"` // of its start, UTC
 	Kernel    string  `json:"kernel"`
 	CPUs      int     `json:"cpus"`
-	Recovered float64 `json:"recovered"` // s from the end of the fault until all invariants held
-	Sent      int     `json:"sent"`      // requests from the start of the fault until then
+	Load      float64 `json:"load,omitempty"` // average over a minute when it had recovered; 0: not recorded
+	Recovered float64 `json:"recovered"`      // s from the end of the fault until all invariants held
+	Sent      int     `json:"sent"`           // requests from the start of the fault until then
 	Lost      int     `json:"lost"`
 	Failure   string  `json:"failure,omitempty"` // the first one
+}
+
+// load returns the load for the table.
+func (r Result) load() string {
+	if r.Load == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.0f", r.Load)
 }
 
 // page returns docs/faults.md.
@@ -42,13 +51,14 @@ After each fault these invariants are checked:
 
 *Recovered* is the time from the end of the fault until all of them held, including %d more answered requests. Faults that last do
 so for %s; SIGSTOP lasts %s. *Lost* is the number of requests that were not answered within 10 s, of those that were sent until
-then. A cell that is not in a table has no injection, and is in the list below it with the test that covers it, or with the reason.
+then. *Load* is the machine's load average over a minute, where it was recorded: beside other work the daemons wait for a processor, and
+recoveries take longer. A cell that is not in a table has no injection, and is in the list below it with the test that covers it, or with the reason.
 
 `+"`scripts/soak --lab --seed N --minutes M`"+` injects cells in an order and for durations that the seed determines, into one
 installation, and checks the invariants after each.
 `, ran(results), more, longHold, longStop)
 	for _, c := range Components {
-		fmt.Fprintf(&b, "\n## %s%s\n| Fault | Expected | Recovered | Lost |\n| --- | --- | --- | --- |\n", strings.ToUpper(c[:1]), c[1:])
+		fmt.Fprintf(&b, "\n## %s%s\n| Fault | Expected | Recovered | Lost | Load |\n| --- | --- | --- | --- | --- |\n", strings.ToUpper(c[:1]), c[1:])
 		var others []string
 		for _, cell := range Table() {
 			switch r, ran := results[cell.Name()]; {
@@ -59,11 +69,11 @@ installation, and checks the invariants after each.
 			case cell.Not != "":
 				others = append(others, fmt.Sprintf("- %s: not injected; %s", cell.Fault, cell.Not))
 			case !ran:
-				fmt.Fprintf(&b, "| %s | %s | not run | |\n", cell.Fault, cell.Expect)
+				fmt.Fprintf(&b, "| %s | %s | not run | | |\n", cell.Fault, cell.Expect)
 			case r.Failure != "":
-				fmt.Fprintf(&b, "| %s | %s | **failed**: %s | %d of %d |\n", cell.Fault, cell.Expect, cellText(r.Failure), r.Lost, r.Sent)
+				fmt.Fprintf(&b, "| %s | %s | **failed**: %s | %d of %d | %s |\n", cell.Fault, cell.Expect, cellText(r.Failure), r.Lost, r.Sent, r.load())
 			default:
-				fmt.Fprintf(&b, "| %s | %s | %.1f s | %d of %d |\n", cell.Fault, cell.Expect, r.Recovered, r.Lost, r.Sent)
+				fmt.Fprintf(&b, "| %s | %s | %.1f s | %d of %d | %s |\n", cell.Fault, cell.Expect, r.Recovered, r.Lost, r.Sent, r.load())
 			}
 		}
 		b.WriteString("\n" + strings.Join(others, "\n") + "\n")

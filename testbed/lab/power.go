@@ -117,3 +117,12 @@ func (l *Lab) AsShown(app string, n int) error {
 	}
 	return nil
 }
+
+// LoadAverage returns the machine's load average over 1, 5 or 15 minutes, 0 if it is unknown.
+func LoadAverage(minutes int) float64 {
+	var avg [3]float64
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		_, _ = fmt.Sscan(string(text), &avg[0], &avg[1], &avg[2])
+	}
+	return avg[map[int]int{1: 0, 5: 1, 15: 2}[minutes]]
+}

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +93,7 @@ func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 	slices.Sort(took)
 	soon, _ := slices.BinarySearch(took, 10*time.Second)
 	r := lab.PowerCuts{
-		Date: time.Now().UTC().Format(time.DateTime), CPUs: runtime.NumCPU(), Load: load(t), Cuts: done, Recovered: len(took), Soon: soon,
+		Date: time.Now().UTC().Format(time.DateTime), CPUs: runtime.NumCPU(), Load: lab.LoadAverage(5), Cuts: done, Recovered: len(took), Soon: soon,
 		Median: took[len(took)/2].Seconds(), Longest: took[len(took)-1].Seconds(), Writes: writes.Acknowledged(),
 	}
 	t.Logf("%d of %d power cuts were recovered from within 10 s; %d writes were acknowledged, and none was lost: %+v", soon, len(took), r.Writes, r)
@@ -105,19 +104,6 @@ func TestPowerCutsLeaveNothingBehind(t *testing.T) {
 	}
 	l.Measured("power_cuts_median", took[len(took)/2])
 	l.Measured("power_cuts_longest", took[len(took)-1])
-}
-
-// load returns the machine's load average over 5 minutes.
-func load(t *testing.T) (avg float64) {
-	t.Helper()
-	text, err := os.ReadFile("/proc/loadavg")
-	if err == nil {
-		_, err = fmt.Sscan(strings.Fields(string(text))[1], &avg)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-	return avg
 }
 
 // TestClusterRestartsCostNoLeases restarts the cluster orchestrator repeatedly, each time with
