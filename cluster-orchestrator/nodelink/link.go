@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/treeline-edge/treeline/api"
 	"github.com/treeline-edge/treeline/api/topic"
 	"github.com/treeline-edge/treeline/cluster-orchestrator/cluster"
@@ -37,7 +39,7 @@ const (
 
 // Options configure a Link.
 type Options struct {
-	Bus    bus.Bus               // the cluster's connection; the caller closes it
+	Buses  []bus.Bus             // the cluster's connections, one to each of its brokers; the caller closes them
 	Post   func(cluster.Input)   // passes an input to the core; may drop it
 	Member func(api.NodeID) bool // reports whether the node has joined and was not removed
 	Log    *slog.Logger          // default slog.Default
@@ -49,10 +51,11 @@ var messageRates = fairshare.Declare(fairshare.Bound{
 	Attack: "TestMessagesOfOneNodeLeaveRoomForOthers",
 })
 
-// Link passes messages between the core and its nodes.
+// Link passes messages between the core and its nodes. A node is connected to one of the brokers, so that a message to it
+// is published to all, each with an outbox of its own: one that does not answer delays no other.
 type Link struct {
 	opt        Options
-	out        *outbox
+	out        []*outbox        // by index in Options.Buses
 	rates      *fairshare.Rates // of messages from nodes
 	unfinished *unfinished
 	unreadable atomic.Uint64
@@ -62,25 +65,37 @@ type Link struct {
 // New returns a Link. It passes no messages before Run.
 func New(o Options) *Link {
 	o.Log = cmp.Or(o.Log, slog.Default())
-	return &Link{opt: o, out: newOutbox(), rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
+	l := &Link{opt: o, rates: fairshare.NewRates(messageRates, 100, 1000), unfinished: newUnfinished(o.Member)}
+	for range o.Buses {
+		l.out = append(l.out, newOutbox())
+	}
+	return l
 }
 
 // Send queues a message of the core to its node. It does not block. It drops messages beyond
 // the bounds of the queue, and messages that are not for a node.
 func (l *Link) Send(e wire.Envelope) {
 	if id, ok := strings.CutPrefix(string(e.To), "node/"); ok {
-		l.out.put(api.NodeID(id), e.Msg.(wire.ClusterToNode))
+		for _, out := range l.out {
+			out.put(api.NodeID(id), e.Msg.(wire.ClusterToNode))
+		}
 	}
 }
 
 // Stream queues a request to a node to dial out a stream.
-func (l *Link) Stream(n api.NodeID, r wire.StreamRequest) { l.out.stream(n, r) }
+func (l *Link) Stream(n api.NodeID, r wire.StreamRequest) {
+	for _, out := range l.out {
+		out.stream(n, r)
+	}
+}
 
-// Forget clears the messages that the broker retains for a removed node, and drops the node's
+// Forget clears the messages that the brokers retain for a removed node, and drops the node's
 // unfinished messages. Options.Member must already report false for it.
 func (l *Link) Forget(n api.NodeID) {
 	l.unfinished.drop(n)
-	l.out.clear(n)
+	for _, out := range l.out {
+		out.clear(n)
+	}
 }
 
 // Unreadable returns the number of messages from nodes that could not be decoded.
@@ -90,15 +105,29 @@ func (l *Link) Unreadable() uint64 { return l.unreadable.Load() }
 func (l *Link) Limited() uint64 { return l.limited.Load() }
 
 // Lost returns the number of messages to nodes that were dropped because too many waited.
-func (l *Link) Lost() uint64 { return l.out.lost() }
+func (l *Link) Lost() (sum uint64) {
+	for _, out := range l.out {
+		sum += out.lost()
+	}
+	return sum
+}
 
 // Run passes messages until ctx ends.
 func (l *Link) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for i, b := range l.opt.Buses {
+		g.Go(func() error { return l.serve(ctx, b, l.out[i]) })
+	}
+	return g.Wait()
+}
+
+// serve passes the messages of one broker until ctx ends.
+func (l *Link) serve(ctx context.Context, b bus.Bus, out *outbox) error {
 	var g sync.WaitGroup
 	defer g.Wait()
-	defer l.out.close()
+	defer out.close()
 	for range publishers {
-		g.Go(func() { l.publish(ctx) })
+		g.Go(func() { l.publish(ctx, b, out) })
 	}
 	for leaf, fn := range map[topic.Leaf]func(api.NodeID, []byte) (cluster.Input, error){
 		topic.Observed: observed,
@@ -107,8 +136,7 @@ func (l *Link) Run(ctx context.Context) error {
 		topic.Interest: netUp,
 		topic.Probed:   probed,
 	} {
-		err := l.opt.Bus.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) })
-		if err != nil {
+		if err := b.Subscribe(ctx, leaf.Every(), leaf.QoS, func(m bus.Message) { l.take(m, fn) }); err != nil {
 			return fmt.Errorf("subscribe to the nodes' topics: %w", err)
 		}
 	}
@@ -117,7 +145,7 @@ func (l *Link) Run(ctx context.Context) error {
 }
 
 // take passes a node's message to the core. The topic identifies the node, because the broker
-// lets no other client write to it.
+// lets no other client write to it. The brokers share the node's rate.
 func (l *Link) take(m bus.Message, read func(api.NodeID, []byte) (cluster.Input, error)) {
 	id, leaf, ok := topic.Parse(m.Topic)
 	if !ok {
@@ -178,38 +206,39 @@ func alive(id api.NodeID, payload []byte) (cluster.Input, error) {
 
 func will(id api.NodeID, _ []byte) (cluster.Input, error) { return cluster.NodeWill{Node: id}, nil }
 
-func (l *Link) publish(ctx context.Context) {
+// publish publishes the messages of one outbox to its broker until the outbox is closed.
+func (l *Link) publish(ctx context.Context, b bus.Bus, out *outbox) {
 	for {
-		n, letters, ok := l.out.next()
+		n, letters, ok := out.next()
 		if !ok {
 			return
 		}
 		for _, d := range letters.net {
-			l.publishOne(ctx, topic.Routes, n, d, false)
+			l.publishOne(ctx, b, topic.Routes, n, d, false)
 		}
 		if letters.clear {
-			l.publishOne(ctx, topic.Desired, n, nil, true)
+			l.publishOne(ctx, b, topic.Desired, n, nil, true)
 		}
 		if letters.whole != nil {
-			l.publishOne(ctx, topic.Desired, n, letters.whole, false)
+			l.publishOne(ctx, b, topic.Desired, n, letters.whole, false)
 		}
 		for _, d := range letters.deltas {
-			l.publishOne(ctx, topic.Delta, n, d, false)
+			l.publishOne(ctx, b, topic.Delta, n, d, false)
 		}
 		if letters.lease != nil {
-			l.publishOne(ctx, topic.Lease, n, letters.lease, false)
+			l.publishOne(ctx, b, topic.Lease, n, letters.lease, false)
 		}
 		for _, r := range letters.streams {
-			l.publishOne(ctx, topic.Stream, n, r, false)
+			l.publishOne(ctx, b, topic.Stream, n, r, false)
 		}
 		for _, p := range letters.probes {
-			l.publishOne(ctx, topic.Probe, n, p, false)
+			l.publishOne(ctx, b, topic.Probe, n, p, false)
 		}
-		l.out.done(n)
+		out.done(n)
 	}
 }
 
-func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, msg any, empty bool) {
+func (l *Link) publishOne(ctx context.Context, b bus.Bus, leaf topic.Leaf, n api.NodeID, msg any, empty bool) {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	var payload []byte
@@ -218,7 +247,7 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 		payload, err = json.Marshal(msg)
 	}
 	if err == nil {
-		err = l.publishParts(ctx, leaf, n, payload)
+		err = publishParts(ctx, b, leaf, n, payload)
 	}
 	switch {
 	case err == nil:
@@ -232,19 +261,19 @@ func (l *Link) publishOne(ctx context.Context, leaf topic.Leaf, n api.NodeID, ms
 // publishParts publishes a message in as many parts as its size requires. A broker retains one
 // message per topic. So a set in several parts is not retained, and an older retained one is
 // cleared; the heartbeat of a node that connects later shows that it lacks the set.
-func (l *Link) publishParts(ctx context.Context, leaf topic.Leaf, n api.NodeID, payload []byte) error {
+func publishParts(ctx context.Context, b bus.Bus, leaf topic.Leaf, n api.NodeID, payload []byte) error {
 	all, err := parts.Split(payload)
 	if err != nil {
 		return err
 	}
 	if len(all) > 1 && leaf.Retain {
-		if err := l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), QoS: leaf.QoS, Retain: true}); err != nil {
+		if err := b.Publish(ctx, bus.Message{Topic: leaf.Of(n), QoS: leaf.QoS, Retain: true}); err != nil {
 			return err
 		}
 		leaf = topic.Delta
 	}
 	for _, p := range all {
-		if err := l.opt.Bus.Publish(ctx, bus.Message{Topic: leaf.Of(n), Payload: p, QoS: leaf.QoS, Retain: leaf.Retain}); err != nil {
+		if err := b.Publish(ctx, bus.Message{Topic: leaf.Of(n), Payload: p, QoS: leaf.QoS, Retain: leaf.Retain}); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,7 @@ import (
 func TestAProbeGoesOutAndItsAnswerComesIn(t *testing.T) {
 	end, node := bustest.Pair(t, "n1")
 	inputs := make(chan cluster.Input, 4)
-	l := New(Options{Bus: end, Post: func(in cluster.Input) { inputs <- in }})
+	l := New(Options{Buses: []bus.Bus{end}, Post: func(in cluster.Input) { inputs <- in }})
 	err := node.Subscribe(t.Context(), topic.Probe.Of("n1"), topic.Probe.QoS, func(m bus.Message) {
 		var o wire.ProbeOrder
 		if err := json.Unmarshal(m.Payload, &o); err != nil || o.Target != "user.example" {

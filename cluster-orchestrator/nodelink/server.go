@@ -47,8 +47,7 @@ type ServerOptions struct {
 	AttachVolume func(context.Context, api.NodeID, wire.WantVolume) (wire.VolumeAttached, error)
 	DetachVolume func(context.Context, api.NodeID, wire.WantVolume) error
 
-	MQTT    string   // the broker's URL for nodes; empty: this port
-	Brokers []string // see wire.Desired.Brokers
+	Brokers []string // see wire.Desired.Brokers; empty: this port
 	// Replicas returns the URLs of all replicas of the cluster; nil: it has none.
 	Replicas func() []string
 	Now      func() time.Time // default time.Now
@@ -143,7 +142,11 @@ func (d *Server) sign(csr []byte, n api.NodeID) (wire.NodeJoined, error) {
 	if err != nil {
 		return wire.NodeJoined{}, err
 	}
-	return wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), MQTT: d.opt.MQTT, Replicas: d.opt.Replicas()}, nil
+	out := wire.NodeJoined{ID: n, Cluster: d.opt.Cluster, Chain: string(ca.EncodeChain(chain)), Brokers: d.opt.Brokers, Replicas: d.opt.Replicas()}
+	if len(out.Brokers) > 0 && out.Brokers[0] != wire.EmbeddedBroker {
+		out.MQTT = out.Brokers[0] // for nodes of earlier releases
+	}
+	return out, nil
 }
 
 // nameFor returns a name for a node: the host's name and a random suffix.

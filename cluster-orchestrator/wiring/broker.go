@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/treeline-edge/treeline/internal/identity/ca"
@@ -22,8 +23,8 @@ const BrokerDir = "broker"
 // (deploy/mosquitto/README.md).
 func (id *identities) brokerKeeper(cfg BrokerConfig) (*keeper.Keeper, error) {
 	var names []string
-	for _, text := range []string{cfg.URL, cfg.Nodes, cfg.Next} {
-		if u, err := url.Parse(text); err == nil && u.Hostname() != "" {
+	for _, text := range slices.Concat(cfg.URL, cfg.Nodes, []string{cfg.Next}) {
+		if u, err := url.Parse(text); err == nil && u.Hostname() != "" && !slices.Contains(names, u.Hostname()) {
 			names = append(names, u.Hostname())
 		}
 	}

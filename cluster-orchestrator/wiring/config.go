@@ -114,24 +114,34 @@ func (c PrometheusConfig) check() error {
 
 // BrokerConfig selects the broker between the cluster and its nodes.
 type BrokerConfig struct {
-	URL   string `yaml:"url" usage:"mqtts://host:port of an external broker; empty: the embedded one"`
-	Nodes string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach that broker; empty: as url"`
-	Next  string `yaml:"next" usage:"where nodes will find the broker after a planned switch: mqtts://host:port, or embedded. Nodes receive it now and confirm it; see docs/how-to/operator.md"`
+	URL   []string `yaml:"url" usage:"mqtts://host:port of an external broker, or of several with the same configuration: the cluster is connected to all, and a node to one that answers. Empty: the embedded one"`
+	Nodes []string `yaml:"nodes" usage:"mqtts://host:port under which nodes reach each of these brokers, in the same order; empty: as url"`
+	Next  string   `yaml:"next" usage:"where nodes will find the broker after a planned switch: mqtts://host:port, or embedded. Nodes receive it now and confirm it; see docs/how-to/operator.md"`
 }
 
-// known returns the brokers that are sent to nodes: the current one, and the next one if any.
-func (b BrokerConfig) known() []string {
-	now := cmp.Or(b.Nodes, b.URL, wire.EmbeddedBroker)
-	if b.Next == "" || b.Next == now {
-		return []string{now}
+// now returns the current brokers as nodes know them.
+func (b BrokerConfig) now() []string {
+	switch {
+	case len(b.Nodes) > 0:
+		return b.Nodes
+	case len(b.URL) > 0:
+		return b.URL
 	}
-	return []string{now, b.Next}
+	return []string{wire.EmbeddedBroker}
+}
+
+// known returns the brokers that are sent to nodes: the current ones, and the next one if any.
+func (b BrokerConfig) known() []string {
+	if b.Next == "" || slices.Contains(b.now(), b.Next) {
+		return b.now()
+	}
+	return append(slices.Clone(b.now()), b.Next)
 }
 
 // external reports whether the current or the next broker is external. An external broker
 // needs certificates in files.
 func (b BrokerConfig) external() bool {
-	return b.URL != "" || b.Next != "" && b.Next != wire.EmbeddedBroker
+	return len(b.URL) > 0 || b.Next != "" && b.Next != wire.EmbeddedBroker
 }
 
 // NetworkConfig configures the overlay network.
@@ -182,7 +192,7 @@ func (c Config) Validate() error {
 	if err := c.replicas().Validate(); err != nil {
 		return err
 	}
-	if c.Replica && (c.Broker.URL == "" || slices.Contains(c.Broker.known(), wire.EmbeddedBroker)) {
+	if c.Replica && (len(c.Broker.URL) == 0 || slices.Contains(c.Broker.known(), wire.EmbeddedBroker)) {
 		return daemon.Invalid("replica", "needs an external broker: the embedded one ends with the active replica. Set broker.url to mqtts://host:port of a broker that all replicas and nodes reach")
 	}
 	if c.OakestraListen != "" {
@@ -249,16 +259,31 @@ func (c Config) replicas() standby.Config {
 }
 
 func (b BrokerConfig) validate() error {
-	for _, k := range []struct{ key, url string }{{"url", b.URL}, {"nodes", b.Nodes}, {"next", b.Next}} {
-		if k.url == "" || k.key == "next" && k.url == wire.EmbeddedBroker {
-			continue
-		}
-		if _, err := brokerAddr(k.url); err != nil {
-			return fmt.Errorf("broker.%s: %w", k.key, err)
+	var next []string
+	if b.Next != "" && b.Next != wire.EmbeddedBroker {
+		next = []string{b.Next}
+	}
+	for _, k := range []struct {
+		key  string
+		urls []string
+	}{{"url", b.URL}, {"nodes", b.Nodes}, {"next", next}} {
+		for i, u := range k.urls {
+			if _, err := brokerAddr(u); err != nil {
+				return fmt.Errorf("broker.%s: %w", k.key, err)
+			}
+			if slices.Contains(k.urls[:i], u) {
+				return daemon.Invalid("broker."+k.key, "%q is there twice", u)
+			}
 		}
 	}
-	if b.Next != "" && b.Next == b.known()[0] {
+	if len(b.Nodes) > 0 && len(b.Nodes) != len(b.URL) {
+		return daemon.Invalid("broker.nodes", "%d addresses for the %d in broker.url, want one for each", len(b.Nodes), len(b.URL))
+	}
+	if b.Next != "" && slices.Contains(b.now(), b.Next) {
 		return daemon.Invalid("broker.next", "%q is where the broker is now", b.Next)
+	}
+	if all := b.known(); len(all) > wire.MaxBrokers {
+		return daemon.Invalid("broker", "%d brokers, want at most %d with broker.next", len(all), wire.MaxBrokers)
 	}
 	return nil
 }

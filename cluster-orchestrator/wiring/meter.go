@@ -23,6 +23,16 @@ func (o *orchestrator) registerMetrics(reg *prometheus.Registry) {
 	count("treeline_node_messages_lost_total", "Messages to nodes that were dropped because too many waited.", link.Lost)
 	reg.MustRegister(metrics.Collector(o.scrape))
 	if o.broker == nil {
+		for i, c := range o.outerBuses() {
+			reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "treeline_broker_connected", Help: "1 if the cluster is connected to the external broker, else 0.", ConstLabels: prometheus.Labels{"broker": o.cfg.Broker.URL[i]},
+			}, func() float64 {
+				if c.Connected() {
+					return 1
+				}
+				return 0
+			}))
+		}
 		return
 	}
 	s := o.broker.Stats()

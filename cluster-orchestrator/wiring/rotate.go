@@ -76,7 +76,7 @@ func (o *orchestrator) openRotation(st store.Store, docs []store.Doc) (err error
 		},
 	}
 	if o.outer != nil {
-		opt.Announce, opt.Trusted = o.outer.Renew, o.brokerTrusts
+		opt.Announce, opt.Trusted = o.outer.Renew, o.brokersTrust
 	}
 	if o.rotation, err = rotation.New(opt); err != nil {
 		return err
@@ -104,8 +104,8 @@ const brokerTime = 5 * time.Second // for a broker to answer
 // looks at the client id, with which it would end the cluster's connection.
 var refusedConnect = []byte{0x10, 13, 0, 4, 'M', 'Q', 'T', 'T', 0x7f, 2, 0, 10, 0, 1, 'r'}
 
-// brokerTrusts returns an error until the external broker accepts certificates that the pair's authority has signed.
-func (o *orchestrator) brokerTrusts(ctx context.Context, pair ca.Pair) error {
+// brokersTrust returns an error until all external brokers accept certificates that the pair's authority has signed.
+func (o *orchestrator) brokersTrust(ctx context.Context, pair ca.Pair) error {
 	authority, err := ca.New(pair)
 	if err != nil {
 		return err
@@ -118,12 +118,21 @@ func (o *orchestrator) brokerTrusts(ctx context.Context, pair ca.Pair) error {
 	if err != nil {
 		return err
 	}
-	addr, err := brokerAddr(o.cfg.Broker.URL)
-	if err != nil {
-		return err
-	}
 	own := (ca.Pair{Chain: chain, Key: key}).TLS(false)
 	conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own, nil })
+	for _, at := range o.cfg.Broker.URL {
+		addr, err := brokerAddr(at)
+		if err == nil {
+			err = brokerAccepts(ctx, addr, conf)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func brokerAccepts(ctx context.Context, addr string, conf *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, brokerTime)
 	defer cancel()
 	fail := func(err error) error {

@@ -1,10 +1,10 @@
 package wiring
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -86,7 +86,7 @@ type orchestrator struct {
 	traces     *tracing.Relay
 	broker     *broker.Broker // the embedded broker; nil: the broker is external
 	outer      *keeper.Keeper // of an external broker's certificate; nil: none
-	bus        bus.Bus
+	buses      []bus.Bus      // one for each broker
 	nodes      *nodes
 	server     *nodelink.Server
 	api        *httpapi.API
@@ -268,7 +268,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	if o.id.operators, err = operators.New(st, docs, time.Now); err != nil {
 		return err
 	}
-	if err := o.openBus(members); err != nil {
+	if err := o.openBuses(members); err != nil {
 		return err
 	}
 	if err := o.openCSI(); err != nil {
@@ -276,7 +276,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	}
 	o.nodes = &nodes{
 		members: members, tokens: tokens, disconnect: func(api.NodeID) {}, replica: o.replica.URL(),
-		link: nodelink.New(nodelink.Options{Bus: o.bus, Post: o.loop.Post, Member: members.Has, Log: o.log}),
+		link: nodelink.New(nodelink.Options{Buses: o.buses, Post: o.loop.Post, Member: members.Has, Log: o.log}),
 	}
 	o.mover = mover.New(mover.Options{Nodes: o.nodes, Log: o.log, Deliver: func(ctx context.Context, r moves.Result) error {
 		return deliver(ctx, cluster.VolumesCopied{Result: r})
@@ -286,7 +286,7 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	}
 	serve := nodelink.ServerOptions{
 		Cluster: info.ID, Authority: o.id.authority, Tokens: tokens, Members: members, Streams: &o.nodes.streams,
-		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, MQTT: cmp.Or(o.cfg.Broker.Nodes, o.cfg.Broker.URL), Brokers: o.cfg.Broker.known(), Replicas: o.replica.URLs, Log: o.log,
+		Purging: o.purging, Left: o.left, Value: o.value, Admit: deliver, Brokers: o.cfg.Broker.known(), Replicas: o.replica.URLs, Log: o.log,
 	}
 	if err := o.openRotation(st, docs); err != nil {
 		return err
@@ -351,26 +351,60 @@ func (o *orchestrator) build(ctx context.Context, st *view.Store, docs []store.D
 	health.RequireLoop(o.loop)
 	o.replica.RequireActive(&health)
 	health.Watch("root", func(context.Context) error { return o.root.Up() })
+	o.watchBrokers(&health)
 	o.http = o.route(health.Handler(o.api.Guard(metrics.Handler(reg))))
 	return nil
 }
 
-func (o *orchestrator) openBus(members *nodelink.Members) (err error) {
-	if at := o.cfg.Broker.URL; at != "" {
+// maxBrokerBackoff is the longest mean pause before the cluster dials a broker again. It is that of nodes, which may be back first.
+const maxBrokerBackoff = 5 * time.Second
+
+func (o *orchestrator) openBuses(members *nodelink.Members) (err error) {
+	for _, at := range o.cfg.Broker.URL {
 		addr, err := brokerAddr(at)
 		if err != nil {
 			return err
 		}
 		conf := o.id.verifier.Client(identity.OfCluster(o.id.info().ID), o.id.keeper.GetClientCertificate)
-		o.bus, err = mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Fenced: o.replica.Fenced, Log: o.log})
-		return err
+		b, err := mqtt.Dial(mqtt.Options{Addr: addr, ClientID: identity.ClusterCN, TLS: conf, Fenced: o.replica.Fenced, MaxBackoff: maxBrokerBackoff, Log: o.log})
+		if err != nil {
+			return err
+		}
+		o.buses = append(o.buses, b)
+	}
+	if len(o.buses) > 0 {
+		return nil
 	}
 	o.broker, err = broker.New(broker.Options{Identify: members.Node, MaxClients: o.cfg.MaxNodes, Log: o.log})
 	if err == nil {
-		o.bus = o.broker.Bus()
+		o.buses = append(o.buses, o.broker.Bus())
 	}
 	return err
 }
+
+// watchBrokers shows the connections to external brokers. They are numbered in the order of broker.url, because /readyz is open to all.
+func (o *orchestrator) watchBrokers(h *daemon.Health) {
+	for i, c := range o.outerBuses() {
+		h.Watch(fmt.Sprintf("broker %d", i+1), func(context.Context) error {
+			if !c.Connected() {
+				return errNoBroker
+			}
+			return nil
+		})
+	}
+}
+
+// outerBuses returns the connections to external brokers, by index in broker.url.
+func (o *orchestrator) outerBuses() (all []*mqtt.Client) {
+	for _, b := range o.buses {
+		if c, ok := b.(*mqtt.Client); ok {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+var errNoBroker = errors.New("the cluster is not connected to it, see the log")
 
 // openCSI opens the configured CSI drivers.
 func (o *orchestrator) openCSI() (err error) {
@@ -393,7 +427,9 @@ func (o *orchestrator) close() {
 	for _, d := range o.drivers {
 		d.Close()
 	}
-	_ = o.bus.Close()
+	for _, b := range o.buses {
+		_ = b.Close()
+	}
 	if o.broker != nil {
 		_ = o.broker.Close()
 	}

@@ -50,7 +50,8 @@ func unawareOf(nodes []api.Node, b BrokerConfig) []api.NodeID {
 	all := b.known()
 	var out []api.NodeID
 	for _, n := range nodes {
-		if b.Next != "" && !slices.Equal(n.Brokers, all) || len(n.Brokers) > 0 && !slices.Contains(n.Brokers, all[0]) {
+		lacks := slices.ContainsFunc(b.now(), func(broker string) bool { return !slices.Contains(n.Brokers, broker) })
+		if b.Next != "" && !slices.Equal(n.Brokers, all) || len(n.Brokers) > 0 && lacks {
 			out = append(out, n.ID)
 		}
 	}

@@ -48,7 +48,7 @@ var ErrDone = errors.New("daemon: done")
 //
 // A field's yaml tag is its key, its usage tag the help text. Strings, booleans, numbers,
 // durations, lists of strings and types with UnmarshalText can be set in every source; other lists
-// and maps in the file only. An old tag is a former key of the field, which every source accepts;
+// and maps in the file only. A list of strings may be one text, with commas between its values. An old tag is a former key of the field, which every source accepts;
 // if one source has both, the current key takes precedence.
 func Load[C any](name string, defaults C, src Source) (C, error) {
 	cfg := defaults
@@ -311,7 +311,7 @@ func setAny(v reflect.Value, val any) error {
 	case nil:
 		return nil
 	case string, bool, int, int64, uint64, float64:
-		if settable(v) && !isList(v) {
+		if settable(v) { // a list with one value needs no brackets
 			return setText(v, fmt.Sprint(x))
 		}
 	}
@@ -339,7 +339,10 @@ func setText(v reflect.Value, s string) error {
 		}
 		v.SetInt(int64(d))
 	case isList(v):
-		list := strings.Split(s, ",")
+		var list []string
+		if s != "" {
+			list = strings.Split(s, ",")
+		}
 		v.Set(reflect.ValueOf(list).Convert(v.Type()))
 	case v.Kind() == reflect.String:
 		v.SetString(s)

@@ -235,7 +235,7 @@ func TestSecretsThatOthersCanReadAreWarnedOf(t *testing.T) {
 }
 
 // A former key sets the same value in the file, the environment and a flag. The current key takes
-// precedence if both are set.
+// precedence if both are set. A list can be one text in the file, too, as in the environment.
 func TestFormerSpellingsAreAccepted(t *testing.T) {
 	for name, c := range map[string]struct {
 		file string
@@ -250,6 +250,9 @@ func TestFormerSpellingsAreAccepted(t *testing.T) {
 		"current variable": {env: map[string]string{"TREELINE_NAMES": "a,b"}, want: "[a b]"},
 		"former flag":      {args: []string{"--aliases=a", "--aliases=b"}, want: "[a b]"},
 		"current flag":     {args: []string{"--names=a"}, want: "[a]"},
+		"one text":         {file: "names: a", want: "[a]"},
+		"text with commas": {file: "names: a,b", want: "[a b]"},
+		"empty text":       {file: `names: ""`, want: "[]"},
 		"both flags":       {args: []string{"--names=a", "--aliases=b"}, want: "[a]"},
 	} {
 		got, _, err := load(t, c.file, c.env, c.args...)

@@ -62,7 +62,9 @@ type NodeJoined struct {
 	ID      api.NodeID    `json:"id"`
 	Cluster api.ClusterID `json:"cluster"`
 	Chain   string        `json:"chain"`          // PEM: the node's certificate, the cluster's CA, the root's
-	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's port with ALPN "mqtt"
+	MQTT    string        `json:"mqtt,omitempty"` // the first broker's URL; empty: the cluster's port with ALPN "mqtt"
+	// Brokers are the addresses in Desired.Brokers. Empty: the cluster is of an earlier release, and its broker is MQTT.
+	Brokers []string `json:"brokers,omitempty"`
 	// Replicas are the URLs of all replicas of the cluster, at most 8; empty: the cluster has none.
 	Replicas []string `json:"replicas,omitempty"`
 }

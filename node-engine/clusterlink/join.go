@@ -30,7 +30,9 @@ type Credentials struct {
 	ID      api.NodeID    `json:"id"`
 	Cluster api.ClusterID `json:"cluster"`
 	URL     string        `json:"url"`            // of the cluster: https://host:port
-	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL; empty: the cluster's own port
+	MQTT    string        `json:"mqtt,omitempty"` // the broker's URL, if Brokers is empty; empty: the cluster's own port
+	// Brokers are the addresses of the brokers at the time of the join, as in wire.Desired.Brokers.
+	Brokers []string `json:"brokers,omitempty"`
 	// Replicas are the URLs of all replicas of the cluster, as the cluster has told.
 	Replicas []string `json:"replicas,omitempty"`
 	// Token is the id of the join token that was used last. A different id in the
@@ -137,7 +139,7 @@ func join(ctx context.Context, line string, client enrol.Client, info api.NodeIn
 		return Credentials{}, fmt.Errorf("join cluster %s: %w", t.Cluster, err)
 	}
 	c.ID, c.Cluster, c.URL, c.MQTT, c.Token = joined.ID, t.Cluster, t.URL, joined.MQTT, t.ID()
-	c.Replicas = replicas.Clean(joined.Replicas)
+	c.Brokers, c.Replicas = joined.Brokers[:min(len(joined.Brokers), wire.MaxBrokers)], replicas.Clean(joined.Replicas)
 	return c, nil
 }
 

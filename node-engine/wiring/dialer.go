@@ -19,43 +19,46 @@ import (
 
 // dialer has the endpoints of the cluster's broker. It is safe for concurrent use.
 type dialer struct {
-	joined    mqtt.Endpoint // the broker from the join
 	creds     clusterlink.Credentials
 	endpoints atomic.Pointer[[]mqtt.Endpoint]
 	hurry     atomic.Bool
 }
 
-// newDialer returns a dialer whose only endpoint is the broker from the join.
+// newDialer returns a dialer whose endpoints are the brokers from the join.
 func newDialer(c clusterlink.Credentials) (*dialer, error) {
-	addr, alpn, err := brokerOf(c)
-	if err != nil {
+	d := &dialer{creds: c}
+	d.set(node.Dial{})
+	if len(d.Endpoints()) == 0 {
+		_, _, err := brokerOf(c, joinedWith(c)[0])
 		return nil, err
 	}
-	d := &dialer{creds: c, joined: mqtt.Endpoint{Addr: addr, NextProtos: alpn}}
-	d.set(node.Dial{})
 	return d, nil
 }
 
-// set sets the endpoints that the core chose. The broker from the join remains the last one, because
+// otherKeepAlive is the keep-alive while the cluster has several brokers: a node goes on at the next one before the cluster
+// counts it as dead.
+const otherKeepAlive = 2 * time.Second
+
+// set sets the endpoints that the core chose. The brokers from the join remain the last ones, because
 // a broker that the cluster announced may never start.
 func (d *dialer) set(to node.Dial) {
 	d.hurry.Store(to.Hurry)
+	joined := joinedWith(d.creds)
+	var keepAlive time.Duration
+	if len(to.Brokers) > 1 || len(to.Brokers) == 0 && len(joined) > 1 {
+		keepAlive = otherKeepAlive
+	}
 	var all []mqtt.Endpoint
 	add := func(e mqtt.Endpoint) {
 		if !slices.ContainsFunc(all, func(o mqtt.Endpoint) bool { return o.Addr == e.Addr && slices.Equal(o.NextProtos, e.NextProtos) }) {
 			all = append(all, e)
 		}
 	}
-	for _, b := range to.Brokers {
-		c := d.creds
-		if c.MQTT = b; b == wire.EmbeddedBroker {
-			c.MQTT = ""
-		}
-		if addr, alpn, err := brokerOf(c); err == nil { // otherwise no node can dial it
-			add(mqtt.Endpoint{Addr: addr, NextProtos: alpn})
+	for _, b := range slices.Concat(to.Brokers, joined) {
+		if addr, alpn, err := brokerOf(d.creds, b); err == nil { // otherwise no node can dial it
+			add(mqtt.Endpoint{Addr: addr, NextProtos: alpn, KeepAlive: keepAlive})
 		}
 	}
-	add(d.joined)
 	d.endpoints.Store(&all)
 }
 
@@ -63,10 +66,21 @@ func (d *dialer) Endpoints() []mqtt.Endpoint { return *d.endpoints.Load() }
 
 func (d *dialer) Hurry() bool { return d.hurry.Load() }
 
-// brokerOf returns the address of the node's broker. On the cluster's own port, ALPN selects MQTT.
-func brokerOf(c clusterlink.Credentials) (addr string, alpn []string, err error) {
-	at, scheme, port := c.MQTT, "mqtts", "8883"
-	if at == "" {
+// joinedWith returns the brokers from the join, at least one. Clusters of earlier releases have told one, as a URL or none.
+func joinedWith(c clusterlink.Credentials) []string {
+	switch {
+	case len(c.Brokers) > 0:
+		return c.Brokers
+	case c.MQTT != "":
+		return []string{c.MQTT}
+	}
+	return []string{wire.EmbeddedBroker}
+}
+
+// brokerOf returns the address of a broker, as in wire.Desired.Brokers. On the cluster's own port, ALPN selects MQTT.
+func brokerOf(c clusterlink.Credentials, at string) (addr string, alpn []string, err error) {
+	scheme, port := "mqtts", "8883"
+	if at == wire.EmbeddedBroker {
 		at, scheme, port, alpn = c.URL, "https", "443", []string{"mqtt"}
 	}
 	u, err := url.Parse(at)
@@ -82,7 +96,7 @@ const lookupTime = 2 * time.Second
 // ownAddress returns the machine's address on the route to the cluster's broker; empty: unknown. It sends
 // no packet to the broker.
 func ownAddress(ctx context.Context, c clusterlink.Credentials) string {
-	broker, _, err := brokerOf(c)
+	broker, _, err := brokerOf(c, joinedWith(c)[0])
 	if err != nil {
 		return ""
 	}

@@ -26,10 +26,10 @@ import (
 	"github.com/treeline-edge/treeline/internal/wire"
 )
 
-func clusterReplicaConfig(uri, dir, broker, token, listen string, all ...string) cluster.Config {
+func clusterReplicaConfig(uri, dir, brokers, token, listen string, all ...string) cluster.Config {
 	cfg := cluster.Defaults()
 	cfg.Data, cfg.Listen, cfg.Name, cfg.Token, cfg.Store, cfg.Replica = dir, listen, "munich", daemons.Secret(token), daemons.Secret(uri), true
-	cfg.Broker.URL, cfg.GossipListen = broker, "127.0.0.1:0"
+	cfg.Broker.URL, cfg.GossipListen = strings.Fields(brokers), "127.0.0.1:0"
 	cfg.Dead = 2 * time.Minute // no re-placement, however long the machine stalls
 	for _, a := range all {
 		cfg.Replicas = append(cfg.Replicas, "https://"+a)
@@ -39,22 +39,25 @@ func clusterReplicaConfig(uri, dir, broker, token, listen string, all ...string)
 }
 
 // Two processes are one cluster: the second serves its role and forwards requests to the first, and takes
-// over when the first one is stopped or paused (TestReplicasSurviveKills in cli/dev kills it). The node and the root find the active one, and what
+// over at both brokers when the first one is stopped or paused (TestReplicasSurviveKills in cli/dev kills it). The node and the root find the active one, and what
 // runs is not touched. A replica that is resumed sends the node nothing.
 func TestReplicasOfAClusterTakeOver(t *testing.T) {
 	uri := mongotest.URI(t)
 	root := newRoot(t)
 	one, two := filepath.Join(t.TempDir(), "one"), filepath.Join(t.TempDir(), "two")
-	var addr [3]string // of the replicas and the broker
+	var addr [4]string // of the replicas and the brokers
 	for i := range addr {
 		var err error
 		addr[i], err = freeport.Addr()
 		check(t, err)
 	}
-	env := []string{replicaBroker + "=mqtts://" + addr[2], replicaToken + "=" + root.token()}
+	brokers := "mqtts://" + addr[2] + " mqtts://" + addr[3]
+	env := []string{replicaBroker + "=" + brokers, replicaToken + "=" + root.token()}
 	p := &replicas{t: t, both: []*replica{startReplicaWith(t, env, uri, one, addr[0], addr[1])}}
 	wait(t, filepath.Join(one, cluster.BrokerDir, "broker.crt")) // written last
-	bustest.StartMosquittoAt(t, shipped, addr[2], filepath.Join(one, cluster.BrokerDir))
+	for _, at := range addr[2:] {
+		bustest.StartMosquittoAt(t, shipped, at, filepath.Join(one, cluster.BrokerDir))
+	}
 	eventually(t, "the first replica is active", p.both[0].active)
 
 	// The operator's client knows both addresses, the node the first one only.
@@ -73,12 +76,12 @@ func TestReplicasOfAClusterTakeOver(t *testing.T) {
 	// Without the keys, the second one would be another cluster after a takeover.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err := cluster.Run(ctx, clusterReplicaConfig(uri, two, "mqtts://"+addr[2], root.token(), addr[1]), slog.New(slog.DiscardHandler))
+	err := cluster.Run(ctx, clusterReplicaConfig(uri, two, brokers, root.token(), addr[1]), slog.New(slog.DiscardHandler))
 	if !errors.Is(err, api.ErrNotFound) || !strings.Contains(err.Error(), "copy cluster-ca.pem, cluster.json, secrets.key and operator-token") {
 		t.Fatalf("a replica without keys: %v, want ErrNotFound that names the files", err)
 	}
 	copyKeys(t, one, two, func() error {
-		return cluster.Run(ctx, clusterReplicaConfig(uri, two, "mqtts://"+addr[2], root.token(), addr[1]), slog.New(slog.DiscardHandler))
+		return cluster.Run(ctx, clusterReplicaConfig(uri, two, brokers, root.token(), addr[1]), slog.New(slog.DiscardHandler))
 	}, "cluster-ca.pem", "cluster.json", "secrets.key", cluster.OperatorFile)
 	p.both = append(p.both, startReplicaWith(t, env, uri, two, addr[1], addr[0]))
 	eventually(t, "a standby that names the active replica, forwards requests of people and refuses those of nodes", func() bool {
@@ -188,7 +191,7 @@ func (c *tier) logs(id api.InstanceID) (string, error) {
 // A broker inside the active replica would end with it.
 func TestReplicasNeedAnExternalBroker(t *testing.T) {
 	for _, set := range []func(*cluster.Config){
-		func(c *cluster.Config) { c.Broker.URL = "" },
+		func(c *cluster.Config) { c.Broker.URL = nil },
 		func(c *cluster.Config) { c.Broker.Next = "embedded" },
 	} {
 		cfg := clusterReplicaConfig("mongodb://127.0.0.1/x", t.TempDir(), "mqtts://broker", "", ":7444")

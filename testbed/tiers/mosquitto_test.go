@@ -1,17 +1,28 @@
 package tiers
 
 import (
+	"encoding/json"
 	"errors"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/treeline-edge/treeline/api"
+	"github.com/treeline-edge/treeline/api/topic"
 	cluster "github.com/treeline-edge/treeline/cluster-orchestrator/wiring"
+	"github.com/treeline-edge/treeline/internal/bus"
 	"github.com/treeline-edge/treeline/internal/bus/bustest"
+	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 	"github.com/treeline-edge/treeline/internal/freeport"
+	"github.com/treeline-edge/treeline/internal/identity"
+	"github.com/treeline-edge/treeline/internal/identity/keeper"
+	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
+	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -24,9 +35,110 @@ func startWithMosquitto(t *testing.T, root *fakeRoot) (*tier, *bustest.Mosquitto
 	addr, err := freeport.Addr()
 	check(t, err)
 	c := newCluster(t, root.ca.Root(), root.token())
-	c.cfg.Broker.URL = "mqtts://" + addr
+	c.cfg.Broker.URL = []string{"mqtts://" + addr}
 	c.run(t)
 	return c, bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
+}
+
+// One of two Mosquittos is enough, for joins too: nodes go on at the other one when theirs ends or does not answer, and what ran
+// is not touched. A broker that comes back is used again. At neither has a node rights over another one.
+func TestClusterGoesOnWithOneOfTwoMosquittos(t *testing.T) {
+	root := newRoot(t)
+	c := newCluster(t, root.ca.Root(), root.token())
+	c.cfg.Dead = 2 * time.Minute // no re-placement, however long the machine stalls
+	var addrs [2]string
+	for i := range addrs {
+		var err error
+		addrs[i], err = freeport.Addr()
+		check(t, err)
+		c.cfg.Broker.URL = append(c.cfg.Broker.URL, "mqtts://"+addrs[i])
+	}
+	c.run(t)
+	start := func(i int) *bustest.Mosquitto {
+		return bustest.StartMosquittoAt(t, shipped, addrs[i], filepath.Join(c.cfg.Data, cluster.BrokerDir))
+	}
+	connected := func(what string, first, second bool) {
+		t.Helper()
+		eventually(t, what, func() bool {
+			resp, err := c.raw("", "GET", "/readyz?verbose", nil)
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			return strings.Contains(string(text), "[+] broker 1 ok") == first && strings.Contains(string(text), "[+] broker 2 ok") == second
+		})
+	}
+	n := 0
+	run := func(began time.Time) {
+		t.Helper()
+		c.heard(t, began, "n1", "n2")
+		n++
+		all := make([]wire.Assignment, n)
+		for i := range all {
+			all[i] = web(i)
+		}
+		root.set(all...)
+		root.observed(web(n-1).Instance, api.Running)
+	}
+
+	second := start(1)
+	began := time.Now()
+	_, one := c.startNode(t, "n1")
+	_, two := c.startNode(t, "n2")
+	run(began)
+	first := start(0)
+	connected("the cluster is connected to both brokers", true, true)
+	c.know(t, c.cfg.Broker.URL, "n1", "n2")
+
+	// n2's certificate, at the broker to which n2 is not connected.
+	dir, err := os.OpenRoot(two.Data)
+	check(t, err)
+	defer dir.Close()
+	creds, err := clusterlink.Load(dir)
+	check(t, err)
+	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
+	check(t, err)
+	thief, err := mqtt.Dial(mqtt.Options{Addr: addrs[0], ClientID: "n2", TLS: trust.New(creds.Pair.Root()).Client(identity.OfCluster("munich"), k.GetClientCertificate), Log: quiet(t)})
+	check(t, err)
+	defer thief.Close()
+	var foreign atomic.Pointer[string]
+	for _, filter := range []string{"#", "nodes/#", topic.Desired.Of("n1"), topic.Observed.Of("n1")} {
+		_ = thief.Subscribe(t.Context(), filter, 1, func(m bus.Message) {
+			if !strings.HasPrefix(m.Topic, "nodes/n2/") {
+				foreign.Store(&m.Topic)
+			}
+		})
+	}
+	eventually(t, "the thief is connected", thief.Connected)
+	lie, err := json.Marshal(wire.NodeReport{Boot: wire.MaxBoot - 1, Seq: 1, Whole: true, Info: &api.NodeInfo{Hostname: "forged"}})
+	check(t, err)
+	_ = thief.Publish(t.Context(), bus.Message{Topic: topic.Observed.Of("n1"), QoS: 1, Payload: lie}) // dropped or refused
+	run(time.Now())
+	if what := foreign.Load(); what != nil {
+		t.Errorf("n2 received a message of %s", *what)
+	}
+	var n1 api.Node
+	check(t, c.do(c.token, "GET", "/v1/nodes/n1", nil, &n1))
+	if n1.Hostname == "forged" {
+		t.Error("n2 reported for n1")
+	}
+	check(t, thief.Close()) // n2 is about to connect to this broker
+
+	second.Kill()
+	run(time.Now())
+	connected("the cluster is connected to the first broker", true, false)
+	second.Start(t)
+	connected("the cluster is connected to the second broker again", true, true)
+	first.Pause(t)
+	run(time.Now())
+	for _, cfg := range []node.Config{one, two} {
+		rt := cfg.Fake.(*fakeRuntime)
+		creates, stops := rt.counts()
+		if stops != 0 || creates != len(rt.running()) {
+			t.Errorf("node %s: %d creations, %d stops and %d run, want no stops and as many creations as run", cfg.Name, creates, stops, len(rt.running()))
+		}
+	}
 }
 
 func TestMosquittoCarriesACluster(t *testing.T) {

@@ -36,7 +36,7 @@ import (
 )
 
 // The environment of the test binary when it runs as a replica: the store's URI, the data directory, the
-// address, and the addresses of all replicas. The broker's URL and a join token make it a cluster.
+// address, and the addresses of all replicas. The brokers' URLs and a join token make it a cluster.
 const (
 	replicaOf     = "TREELINE_TEST_REPLICA_OF"
 	replicaData   = "TREELINE_TEST_REPLICA_DATA"

@@ -84,7 +84,7 @@ func TestBrokerIsSwitched(t *testing.T) {
 	broker := bustest.StartMosquittoAt(t, shipped, addr, filepath.Join(c.cfg.Data, cluster.BrokerDir))
 
 	began := time.Now()
-	c.reconfigure(t, cluster.BrokerConfig{URL: outer, Next: wire.EmbeddedBroker})
+	c.reconfigure(t, cluster.BrokerConfig{URL: []string{outer}, Next: wire.EmbeddedBroker})
 	c.heard(t, began, "n1")
 	begin(t, func(ctx context.Context) error { return node.Run(ctx, two, quiet(t)) })
 	c.heard(t, began, "n2") // it has requested the brokers from the cluster

@@ -219,9 +219,23 @@ func (m *Mosquitto) listening() error {
 }
 
 // Stop ends the broker with SIGTERM.
-func (m *Mosquitto) Stop(testing.TB) {
+func (m *Mosquitto) Stop(testing.TB) { m.end(syscall.SIGTERM) }
+
+// Kill ends the broker with SIGKILL.
+func (m *Mosquitto) Kill() { m.end(syscall.SIGKILL) }
+
+// Pause stops the broker's process, so that it answers nothing on the connections that it has, until it ends.
+func (m *Mosquitto) Pause(t testing.TB) {
+	t.Helper()
+	if err := m.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (m *Mosquitto) end(s syscall.Signal) {
 	if m.cmd != nil {
-		_ = m.cmd.Process.Signal(syscall.SIGTERM)
+		_ = m.cmd.Process.Signal(s)
+		_ = m.cmd.Process.Signal(syscall.SIGCONT) // after Pause
 		<-m.exit
 		m.cmd = nil
 	}

@@ -7,6 +7,7 @@ package mqtt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ import (
 const (
 	maxInFlight       = 64              // publishes that wait to be written or acknowledged
 	disconnectTimeout = 2 * time.Second // maximum time to send DISCONNECT
-	pingTimeout       = 10 * time.Second
+	maxPingTimeout    = 10 * time.Second
 	subRefused        = 0x80
 )
 
@@ -83,7 +84,7 @@ func (c *Client) keep() {
 	pace := redial.Pace{Min: c.o.MinBackoff, Max: c.o.MaxBackoff}
 	for attempt := 0; ; attempt++ {
 		at := c.o.at()
-		lasted, err := c.connection(at)
+		lasted, err := c.connection(at, c.o.connectTimeout(attempt))
 		if c.ctx.Err() != nil {
 			return
 		}
@@ -102,8 +103,8 @@ func (c *Client) keep() {
 }
 
 // connection makes one connection and returns when it has ended. lasted is how long it was up.
-func (c *Client) connection(at Endpoint) (lasted time.Duration, err error) {
-	s, conn, err := c.connect(at)
+func (c *Client) connection(at Endpoint, timeout time.Duration) (lasted time.Duration, err error) {
+	s, conn, err := c.connect(at, timeout)
 	if err != nil {
 		return 0, err
 	}
@@ -123,8 +124,8 @@ func (c *Client) connection(at Endpoint) (lasted time.Duration, err error) {
 	return time.Since(since), err
 }
 
-func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.o.ConnectTimeout)
+func (c *Client) connect(at Endpoint, timeout time.Duration) (*session, net.Conn, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	conn, err := c.o.dial(ctx, at)
 	if err != nil {
@@ -135,7 +136,7 @@ func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 		return nil, nil, errFenced
 	}
 	s := &session{lost: make(chan struct{}), slots: make(chan struct{}, maxInFlight)}
-	s.paho = paho.NewClient(c.pahoOptions(s, conn))
+	s.paho = paho.NewClient(c.pahoOptions(s, conn, cmp.Or(at.KeepAlive, c.o.KeepAlive)))
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	token := s.paho.Connect()
 	<-token.Done() // ends also when conn is closed
@@ -151,7 +152,7 @@ func (c *Client) connect(at Endpoint) (*session, net.Conn, error) {
 	return s, conn, nil
 }
 
-func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
+func (c *Client) pahoOptions(s *session, conn net.Conn, keepAlive time.Duration) *paho.ClientOptions {
 	p := paho.NewClientOptions().
 		AddBroker("tcp://broker"). // required by Paho, not used: conn is open
 		SetCustomOpenConnectionFn(func(*url.URL, paho.ClientOptions) (net.Conn, error) { return conn, nil }).
@@ -161,8 +162,8 @@ func (c *Client) pahoOptions(s *session, conn net.Conn) *paho.ClientOptions {
 		SetAutoReconnect(false).
 		SetConnectRetry(false).
 		SetOrderMatters(true).
-		SetKeepAlive(c.o.KeepAlive).
-		SetPingTimeout(pingTimeout).
+		SetKeepAlive(keepAlive).
+		SetPingTimeout(min(keepAlive, maxPingTimeout)).
 		SetConnectTimeout(c.o.ConnectTimeout).
 		SetWriteTimeout(c.o.WriteTimeout).
 		SetConnectionLostHandler(func(paho.Client, error) { s.end() }).
@@ -354,6 +355,13 @@ func (c *Client) Subscribe(ctx context.Context, filter string, qos byte, fn func
 	defer c.mu.Unlock()
 	c.subs = slices.DeleteFunc(slices.Clone(c.subs), func(s *subscription) bool { return s == sub })
 	return fmt.Errorf("subscribe to %s: %w", filter, err)
+}
+
+// Connected reports whether there is a connection on which messages can be published.
+func (c *Client) Connected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session != nil && c.session.ready
 }
 
 // Up implements bus.Bus.

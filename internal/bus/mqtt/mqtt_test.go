@@ -236,3 +236,24 @@ func TestEndpointsAreTriedInTurn(t *testing.T) {
 		}
 	}
 }
+
+// With several endpoints, the first attempts are short, so that one that is gone does not keep the client from the others.
+func TestAttemptsAreShortAtFirstIfThereAreOtherEndpoints(t *testing.T) {
+	for n, want := range map[int][]time.Duration{
+		1: {15 * time.Second, 15 * time.Second},
+		2: {time.Second, time.Second, 2 * time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second, 8 * time.Second, 8 * time.Second, 15 * time.Second, 15 * time.Second},
+	} {
+		o := Options{ClientID: "n1", Endpoints: func() []Endpoint { return make([]Endpoint, n) }}
+		if err := o.complete(); err != nil {
+			t.Fatal(err)
+		}
+		for attempt, want := range want {
+			if got := o.connectTimeout(attempt); got != want {
+				t.Errorf("attempt %d of %d endpoints takes at most %s, want %s", attempt, n, got, want)
+			}
+		}
+		if got := o.connectTimeout(1 << 40); got != o.ConnectTimeout {
+			t.Errorf("a late attempt takes at most %s, want %s", got, o.ConnectTimeout)
+		}
+	}
+}

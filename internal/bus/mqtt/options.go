@@ -44,7 +44,7 @@ type Options struct {
 	Will *bus.Message // published by the broker when the connection is lost
 
 	KeepAlive      time.Duration // silence after which a ping is sent; whole seconds, default 60 s
-	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s
+	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s. If there are several endpoints, it begins with 1 s
 	WriteTimeout   time.Duration // after which a blocked connection has failed; default 10 s
 
 	// The mean wait before a reconnect grows from MinBackoff to MaxBackoff (see package redial).
@@ -58,8 +58,9 @@ type Options struct {
 
 // Endpoint is an address of a broker.
 type Endpoint struct {
-	Addr       string   // host:port
-	NextProtos []string // for ALPN; nil: those of Options.TLS
+	Addr       string        // host:port
+	NextProtos []string      // for ALPN; nil: those of Options.TLS
+	KeepAlive  time.Duration // whole seconds; 0: that of Options
 }
 
 func (o *Options) at() Endpoint {
@@ -72,6 +73,16 @@ func (o *Options) selectNext(lasted time.Duration) {
 	if lasted < o.MaxBackoff {
 		o.turns = (o.turns + 1) % len(o.Endpoints())
 	}
+}
+
+// connectTimeout returns the timeout of an attempt. With several endpoints it doubles after each round from 1 s, so that one
+// on a machine that is gone does not keep the client from the others.
+func (o *Options) connectTimeout(attempt int) time.Duration {
+	n := len(o.Endpoints())
+	if n == 1 {
+		return o.ConnectTimeout
+	}
+	return min(o.ConnectTimeout, time.Second<<min(attempt/n, 10))
 }
 
 func (o *Options) complete() error {
