@@ -186,7 +186,7 @@ func (r *rig) mounted(k wire.Key) {
 // left fails the test unless nothing of the volume is left on the node, and its data is still there.
 func (r *rig) left() {
 	r.t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	rest := func() string {
 		dirs, _ := filepath.Glob(filepath.Join(r.dir, "node", "*"))
 		return strings.Join(append(dirs, append(mountsUnder(r.t, r.dir), r.storage.Attached(r.handle))...), " ")

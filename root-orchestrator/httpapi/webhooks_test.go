@@ -128,7 +128,7 @@ func TestALaterUserOfTheSameNameFeedsNoWebhook(t *testing.T) {
 		if strings.Contains(got.Error, "another one of that name") {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the rate of requests is limited
 	}
 }
 
@@ -154,7 +154,7 @@ func TestFailingWebhooksHaveEvents(t *testing.T) {
 		}
 		return texts
 	}
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // the rate of requests is limited
 		if got := about(dora); len(got) > 0 {
 			if len(got) != 1 || !strings.HasPrefix(got[0], w.ID+" event ") || !strings.HasSuffix(got[0], "in 4 tries: the receiver answered with status 404") {
 				t.Errorf("events of the webhook: %q", got)

@@ -121,7 +121,7 @@ func (r *rig) hook(url string, t api.Tenant, kinds ...string) api.Webhook {
 // until waits for the hook to be as wanted.
 func (r *rig) until(id, what string, ok func(api.Webhook) bool) api.Webhook {
 	r.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Millisecond) {
 		w, _ := r.hooks.Get(id)
 		if ok(w) {
 			return w
