@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -314,6 +315,29 @@ func TestInstallation(t *testing.T) {
 				b.reaches(id)
 			}
 		})
+	})
+	part("BrokersAreKilled", func(b testbed) {
+		active, _ := b.active(east)
+		for i, broker := range []string{"broker1", "broker2"} {
+			if _, err := run("", "kill", b.container(broker)); err != nil {
+				b.t.Fatal(err)
+			}
+			replicas := 4 + i
+			b.treeline("", "scale", "hello/front", strconv.Itoa(replicas))
+			for _, id := range b.running("hello", "front", replicas, "east") {
+				b.reaches(id)
+			}
+			if _, err := run("", "start", b.container(broker)); err != nil {
+				b.t.Fatal(err)
+			}
+			b.eventually(active+" is connected to both brokers", func() string {
+				_, body := b.get("https://" + active + ":7444/readyz?verbose")
+				if strings.Contains(body, "[+] broker 1 ok") && strings.Contains(body, "[+] broker 2 ok") {
+					return ""
+				}
+				return body
+			})
+		}
 	})
 	part("PrometheusFollowsTheTakeovers", func(b testbed) { b.scraped() })
 }
