@@ -30,7 +30,7 @@ import (
 )
 
 // patience bounds the wait for what a page should show.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 //go:embed axe.min.js.gz
 var axePacked []byte
