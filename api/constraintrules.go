@@ -91,8 +91,8 @@ func (c checker) machines(at, key, list string) {
 		return
 	}
 	for name := range strings.SplitSeq(list, ";") {
-		if name = strings.TrimSpace(name); !ValidMachineName(name) {
-			c.fault(at+"/"+key, fixPattern[machinePattern], "%s cannot be %q", key, shorten(name))
+		if name = strings.TrimSpace(name); !ValidMachineName(strings.ToLower(name)) {
+			c.fault(at+"/"+key, "at most 63 letters, digits and inner hyphens", "%s cannot be %q", key, shorten(name))
 		}
 	}
 }
@@ -174,8 +174,8 @@ func narrowingRule(c checker, at string, v *value) {
 			}
 		}
 		clusters = narrow(clusters, texts(k.get("allowed")))
-		clusters = narrow(clusters, split(k.get("cluster").text))
-		nodes = narrow(nodes, split(k.get("node").text))
+		clusters = narrow(clusters, split(strings.ToLower(k.get("cluster").text)))
+		nodes = narrow(nodes, split(strings.ToLower(k.get("node").text)))
 		labels = append(labels, texts(k.get("labels"))...)
 	}
 	none := func(kind string, left map[string]bool) {

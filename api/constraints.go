@@ -120,11 +120,11 @@ var constraintFields = []Field{
 	},
 	{
 		Pointer: constraintPath + "/cluster", Type: StringField, Length: 4096,
-		Doc: "`direct`: a cluster's name, or several separated by `;`.", Rule: "`direct` needs `cluster`, `node` or both",
+		Doc: "`direct`: a cluster's name, or several separated by `;`. Case does not matter.", Rule: "`direct` needs `cluster`, `node` or both",
 	},
 	{
 		Pointer: constraintPath + "/node", Type: StringField, Length: 4096,
-		Doc: "`direct`: a node's name, or several separated by `;`.",
+		Doc: "`direct`: a node's name, or several separated by `;`. Case does not matter: the host name that a node reports is its name in lower case.",
 	},
 	{
 		Pointer: constraintPath + "/allowed", Type: ArrayField, Max: 256,

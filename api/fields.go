@@ -277,7 +277,7 @@ var fieldsBeforeConstraints = []Field{
 	{
 		Pointer: servicePath + "/virtualization", Type: StringField, Required: true, Pattern: runtimePattern,
 		Doc:  "What runs it: `container` (also written `docker`), `process`, `microvm` or `unikernel` (virtual machines), or the name of a runtime that some node offers, such as `runsc`. It runs on such nodes only.",
-		Rule: "`microvm` and `unikernel` not with `privileged`, devices, `volumes`, `storage`, `files` or a health check by `command`",
+		Rule: "not `crosvm`; `microvm` and `unikernel` not with `privileged`, devices, `volumes`, `storage`, `files` or a health check by `command`",
 	},
 	{
 		Pointer: servicePath + "/code", Type: StringField, Required: true, Length: 1024,

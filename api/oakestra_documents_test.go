@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,7 +18,8 @@ import (
 var update = flag.Bool("update", false, "write the expected outcomes of testdata/oakestra anew")
 
 // TestDocumentsOfOakestra parses documents with the structure of Oakestra's own. For each of them,
-// testdata/oakestra/outcomes.txt says that it is accepted, or lists all reasons why not.
+// testdata/oakestra/outcomes.txt says that it is accepted, or lists all reasons why not. Lists of services are added to
+// an application, as on its page in Oakestra's dashboard.
 func TestDocumentsOfOakestra(t *testing.T) {
 	const dir = "testdata/oakestra/"
 	files, err := filepath.Glob(dir + "[0-9]*")
@@ -35,6 +37,11 @@ func TestDocumentsOfOakestra(t *testing.T) {
 		if filepath.Ext(path) == ".yaml" {
 			doc, err = yaml.ToJSON(doc)
 		}
+		outcome := "accepted"
+		if servicesAlone(doc) {
+			outcome = "accepted into an application"
+			doc, _, err = api.Application{Name: "shop", Namespace: "test"}.AddServices(doc)
+		}
 		if err == nil {
 			_, err = api.ParseSLA(doc)
 		}
@@ -42,7 +49,7 @@ func TestDocumentsOfOakestra(t *testing.T) {
 		switch {
 		case err == nil:
 			accepted++
-			got.WriteString("accepted\n")
+			got.WriteString(outcome + "\n")
 		case errors.As(err, &faults):
 			got.WriteString("refused\n")
 			for _, f := range faults.Faults {
@@ -72,6 +79,12 @@ func TestDocumentsOfOakestra(t *testing.T) {
 		}
 		t.Fatalf("want %d lines of outcomes, got %d", len(w), len(g))
 	}
+}
+
+// servicesAlone reports whether a document is for the page of an application in Oakestra's dashboard.
+func servicesAlone(doc []byte) bool {
+	var head map[string]json.RawMessage
+	return json.Unmarshal(doc, &head) == nil && head["microservices"] != nil && head["applications"] == nil
 }
 
 // What Oakestra's documents write in another way, or leave out, has the effect that they mean.
@@ -111,6 +124,10 @@ func TestOakestrasNamesAndDefaultsHaveTheirEffect(t *testing.T) {
 		if s.VCPUs != c.cpus || size != c.size {
 			t.Errorf("%s: %g vCPU, a volume of %d MiB, want %g and %d", c.fields, s.VCPUs, size, c.cpus, c.size)
 		}
+	}
+	s, err := parse(`"constraints":[{"type":"direct","node":"Edge-7;edge-8","cluster":"Munich"},{"type":"direct","node":"EDGE-7"}]`)
+	if err != nil || s.Constraints[0].Node != "edge-7;edge-8" || s.Constraints[0].Cluster != "munich" {
+		t.Errorf("host names in capitals: %+v, %v, want them in lower case", s.Constraints, err)
 	}
 	for fields, want := range map[string]string{
 		`"vcpu":1,"vcpus":2`:             "the same field",

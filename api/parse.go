@@ -16,8 +16,8 @@ import (
 //
 // The result has the units of the Go types, which may differ from those of documents. Defaults are
 // filled in: an absent arch follows the platform, the virtualization "docker" is "container", a
-// service that is not a process and does not opt out needs the overlay network, areas and targets
-// are in lower case, services are "name.namespace", and empty lists are nil.
+// service that is not a process and does not opt out needs the overlay network, areas, targets
+// and names of clusters and nodes are in lower case, services are "name.namespace", and empty lists are nil.
 func ParseSLA(doc []byte) (SLA, error) {
 	root, err := readTree(doc)
 	if err != nil {
@@ -105,6 +105,7 @@ func (m *Microservice) complete() {
 		}
 		k.Allowed, k.Needs, k.Polygon, k.Labels, k.Services = orNil(k.Allowed), orNil(k.Needs), orNil(k.Polygon), orNil(k.Labels), orNil(k.Services)
 		k.Area, k.Target = strings.ToLower(k.Area), strings.ToLower(k.Target)
+		k.Cluster, k.Node = strings.ToLower(k.Cluster), strings.ToLower(k.Node)
 	}
 }
 

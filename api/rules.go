@@ -192,6 +192,11 @@ func processRule(c checker, at string, v *value) {
 // vmRule refuses what a virtual machine cannot have. filesRule refuses files.
 func vmRule(c checker, at string, v *value) {
 	virt := v.get("virtualization").text
+	if virt == crosvm {
+		c.fault(at+"/virtualization", "microvm, whose image has a kernel and an initial file system, or a container, which may have GPUs",
+			"virtualization cannot be crosvm: its machines boot from a disk with all files of the image, which virtual machines here do not have")
+		return
+	}
 	if !isVM(virt) {
 		return
 	}

@@ -14,6 +14,11 @@ import (
 // check validates a document against Fields and collects its faults.
 func check(faults *Faults, root *value) {
 	c := checker{faults}
+	if root.get("microservices").kind == ArrayField && root.get("applications").kind == "" { // as for Oakestra's dashboard
+		c.fault("/microservices", "name the application that gets them, treeline apply --application NAME.NAMESPACE or ?application=NAME.NAMESPACE, or write them in /applications/*",
+			"the microservices belong to no application")
+		return
+	}
 	c.value("", lookup[""], root)
 }
 

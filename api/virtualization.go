@@ -8,6 +8,10 @@ const (
 	Unikernel = "unikernel"
 )
 
+// crosvm is Oakestra's runtime of virtual machines with a disk and a virtual GPU. It is refused: such a service would
+// wait forever for a node that offers it.
+const crosvm = "crosvm"
+
 // MinVMMemory is the least memory of a virtual machine in MiB, of which QEMU needs a part itself.
 const MinVMMemory = 128
 

@@ -130,6 +130,10 @@ type ApplyOptions struct {
 	ContentType  string       // application/json (the default) or application/yaml
 	IfMatch      api.Revision // Apply only: required revision of the application; 0: any
 	MustNotExist bool         // Apply only: create, do not update
+
+	// Application is the "name.namespace" that gets the services of a document without applications,
+	// {"microservices": […]}. Empty: the document has applications.
+	Application string
 }
 
 // Apply creates or updates the applications in an SLA of at most 1 MiB, and returns them.
@@ -154,8 +158,12 @@ func (c *Client) Plan(ctx context.Context, doc []byte, o ApplyOptions) (api.Plan
 }
 
 func (o ApplyOptions) request(method, path string, doc []byte) Request {
+	query := ListOptions{Tenant: o.Tenant}.query()
+	if o.Application != "" {
+		query.Set("application", o.Application)
+	}
 	return Request{
-		Method: method, Path: path, Query: ListOptions{Tenant: o.Tenant}.query(), Header: http.Header{},
+		Method: method, Path: path, Query: query, Header: http.Header{},
 		Body: doc, ContentType: cmp.Or(o.ContentType, "application/json"),
 	}
 }

@@ -30,7 +30,7 @@ var errFetch = fmt.Errorf("%w", api.ErrUnavailable)
 var errTimeout = fmt.Errorf("timed out: %w", api.ErrTimeout)
 
 func (c *cli) applyCmd() *cobra.Command {
-	var file string
+	var from slaFile
 	var detach bool
 	var timeout time.Duration
 	var ifMatch string
@@ -45,20 +45,27 @@ be placed within --timeout, with 4 if one was placed but does not run, or is not
 
 A file may instead have custom kinds (kind: kind, name, schema) and custom resources
 (kind: KIND, name, spec), in YAML separated by lines with ---. They are applied in
-their order.`,
-		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach",
+their order.
+
+A file of services alone ({"microservices": […]}, as for Oakestra's dashboard) needs
+--application: its services are added to those of that application, or replace those
+of the same name.`,
+		Example: "  treeline apply -f shop.yaml\n  cat shop.json | treeline apply -f - --detach\n  treeline apply -f services.json --application shop.prod",
 		RunE: c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-			doc, err := c.document(ctx, file)
+			doc, err := c.document(ctx, from.name)
 			if err != nil {
 				return err
 			}
-			if custom, err := definitions(file, doc); err != nil || len(custom) > 0 {
-				if err != nil {
+			if custom, err := definitions(from.name, doc); err != nil || len(custom) > 0 {
+				switch {
+				case err != nil:
 					return err
+				case from.application != "":
+					return usage("--application: %s has custom kinds or resources, which belong to no application", from.name)
 				}
-				return c.applyDefinitions(ctx, p, a, file, ifMatch, custom)
+				return c.applyDefinitions(ctx, p, a, from.name, ifMatch, custom)
 			}
-			apps, since, err := c.apply(ctx, a, file, doc, ifMatch)
+			apps, since, err := c.apply(ctx, a, from, doc, ifMatch)
 			if err != nil {
 				return err
 			}
@@ -74,13 +81,46 @@ their order.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
+	c.slaFlags(cmd, &from)
 	f.BoolVar(&detach, "detach", false, "do not follow the progress")
 	f.StringVar(&ifMatch, "if-match", "", "apply only if the SLA's one application is at this revision, as plan prints it; 0: does not exist")
 	f.DurationVar(&timeout, "timeout", 5*time.Minute, "stop following after this time; the roll-out continues")
-	_ = cmd.MarkFlagRequired("file")
 	c.outputFlags(cmd)
 	return cmd
+}
+
+// slaFile is where an SLA comes from.
+type slaFile struct {
+	name        string // file, URL, or - for stdin
+	application string // gets the services of a file of services alone; empty: the file names its applications
+}
+
+func (c *cli) slaFlags(cmd *cobra.Command, from *slaFile) {
+	cmd.Flags().StringVarP(&from.name, "file", "f", "", "file, URL, or - for stdin")
+	cmd.Flags().StringVar(&from.application, "application", "", "NAME.NAMESPACE of the application, new or not, to which the services of a file without applications are added")
+	_ = cmd.MarkFlagRequired("file")
+	c.completeFlag(cmd, "application", "apps")
+}
+
+// options returns the options of requests with the SLA.
+func (c *cli) options(ctx context.Context, from slaFile, doc []byte) (client.ApplyOptions, error) {
+	o := client.ApplyOptions{Tenant: c.tenant(), Application: from.application, ContentType: contentType(from.name, doc)}
+	id := api.AppID(from.application)
+	if id != "" && !strings.Contains(id.Name(), ".") { // short, as in other commands
+		app, err := appKind.find(ctx, c, from.application)
+		if errors.Is(err, api.ErrNotFound) {
+			return o, usage("--application %s: no application has this name; a new one is NAME.NAMESPACE", from.application)
+		}
+		if err != nil {
+			return o, err
+		}
+		id = app.ID
+	}
+	if t := id.Tenant(); t != "" {
+		o.Tenant = t
+	}
+	o.Application = id.Name()
+	return o, nil
 }
 
 // match parses --if-match: a revision, or 0 for an application that must not exist.
@@ -120,17 +160,19 @@ func tabs(file string, doc []byte, err error) string {
 
 // apply applies the SLA in a file. It returns the applications, and the root's revision from before
 // the change. ifMatch is the text of --if-match.
-func (c *cli) apply(ctx context.Context, a *client.Client, file string, doc []byte, ifMatch string) (apps []api.App, since api.Revision, err error) {
-	options := client.ApplyOptions{Tenant: c.tenant()}
+func (c *cli) apply(ctx context.Context, a *client.Client, from slaFile, doc []byte, ifMatch string) (apps []api.App, since api.Revision, err error) {
+	options, err := c.options(ctx, from, doc)
+	if err != nil {
+		return nil, 0, err
+	}
 	if options.IfMatch, options.MustNotExist, err = match(ifMatch); err != nil {
 		return nil, 0, err
 	}
 	if since, err = revision(ctx, a); err != nil {
 		return nil, 0, err
 	}
-	options.ContentType = contentType(file, doc)
 	if apps, err = a.Apply(ctx, doc, options); err != nil {
-		return nil, 0, fmt.Errorf("apply %s: %w%s", file, err, tabs(file, doc, err))
+		return nil, 0, fmt.Errorf("apply %s: %w%s", from.name, err, tabs(from.name, doc, err))
 	}
 	return apps, since, nil
 }

@@ -158,7 +158,7 @@ func (c *cli) devApply(ctx context.Context, sla string) error {
 	if err != nil {
 		return err
 	}
-	apps, since, err := c.apply(ctx, a, sla, doc, "")
+	apps, since, err := c.apply(ctx, a, slaFile{name: sla}, doc, "")
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,10 @@ package command
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
@@ -16,7 +18,7 @@ import (
 )
 
 func (c *cli) diffCmd() *cobra.Command {
-	var file string
+	var from slaFile
 	cmd := &cobra.Command{
 		Use: "diff -f FILE", Short: "Compare an SLA with the applications that exist, line by line", Args: fileByFlag,
 		Long: `Print what applying an SLA (JSON or YAML) would change, as the lines that differ between
@@ -25,20 +27,25 @@ Applications of the file that would not change are not printed. plan shows where
 instances would be placed, too. The command exits with 0 if nothing would change, with
 1 if something would, and with 2 or more on errors.`,
 		Example: "  treeline diff -f shop.yaml",
-		RunE:    c.compares(&file, c.diff),
+		RunE:    c.compares(&from, c.diff),
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
-	_ = cmd.MarkFlagRequired("file")
+	c.slaFlags(cmd, &from)
 	return cmd
 }
 
-func (c *cli) diff(ctx context.Context, p output.Printer, a *client.Client, file string) (changes bool, err error) {
-	doc, plan, err := c.planned(ctx, a, file)
+func (c *cli) diff(ctx context.Context, p output.Printer, a *client.Client, from slaFile) (changes bool, err error) {
+	doc, plan, err := c.planned(ctx, a, from)
 	if err != nil {
 		return false, err
 	}
 	// The root decides what changes. The text of the new document needs a client that knows its fields.
-	sla, unread := api.ParseSLA(asJSON(file, doc))
+	doc = asJSON(from.name, doc)
+	if from.application != "" && len(plan.Apps) == 1 {
+		if doc, err = withServices(ctx, a, plan.Apps[0], doc); err != nil {
+			return false, err
+		}
+	}
+	sla, unread := api.ParseSLA(doc)
 	for _, app := range plan.Apps {
 		if app.Action == "none" {
 			continue
@@ -70,11 +77,25 @@ func (c *cli) diff(ctx context.Context, p output.Printer, a *client.Client, file
 			return changes, err
 		}
 		name := p.Short(string(app.ID))
-		if _, err := p.Out.Write(diff.Diff(name+" (revision "+fmt.Sprint(uint64(app.Revision))+")", old, name+" ("+file+")", fresh)); err != nil {
+		if _, err := p.Out.Write(diff.Diff(name+" (revision "+fmt.Sprint(uint64(app.Revision))+")", old, name+" ("+from.name+")", fresh)); err != nil {
 			return changes, err
 		}
 	}
 	return changes, nil
+}
+
+// withServices returns the SLA of a planned application with the services of a document.
+func withServices(ctx context.Context, a *client.Client, plan api.AppPlan, doc []byte) ([]byte, error) {
+	app, err := a.App(ctx, plan.ID)
+	if errors.Is(err, api.ErrNotFound) {
+		app.Spec.Name, app.Spec.Namespace, _ = strings.Cut(plan.ID.Name(), ".")
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	sla, _, err := app.Spec.AddServices(doc)
+	return sla, err
 }
 
 // asJSON converts an SLA to JSON; it returns an invalid document unchanged.

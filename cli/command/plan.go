@@ -16,7 +16,7 @@ import (
 var errPlan = errors.New("plan")
 
 func (c *cli) planCmd() *cobra.Command {
-	var file string
+	var from slaFile
 	cmd := &cobra.Command{
 		Use: "plan -f FILE", Short: "Show what apply would change, and where each instance would be placed", Args: fileByFlag,
 		Long: `Show what applying an SLA (JSON or YAML) would change, where each instance would be
@@ -26,19 +26,18 @@ differently; apply --if-match applies only to the revision that was planned for.
 The command exits with 0 if nothing would change, with 1 if something would, and
 with 2 or more on errors.`,
 		Example: "  treeline plan -f shop.yaml\n  treeline plan -f shop.yaml -o json | jq .apps[].instances",
-		RunE:    c.compares(&file, c.plan),
+		RunE:    c.compares(&from, c.plan),
 	}
-	cmd.Flags().StringVarP(&file, "file", "f", "", "file, URL, or - for stdin")
-	_ = cmd.MarkFlagRequired("file")
+	c.slaFlags(cmd, &from)
 	c.outputFlags(cmd)
 	return cmd
 }
 
 // compares returns the action of a command whose exit code says whether applying the file would change something: 0, 1,
 // or 2 and more on errors.
-func (c *cli) compares(file *string, changes func(context.Context, output.Printer, *client.Client, string) (bool, error)) func(*cobra.Command, []string) error {
+func (c *cli) compares(from *slaFile, changes func(context.Context, output.Printer, *client.Client, slaFile) (bool, error)) func(*cobra.Command, []string) error {
 	return c.run(func(ctx context.Context, p output.Printer, a *client.Client, _ []string) error {
-		changed, err := changes(ctx, p, a, *file)
+		changed, err := changes(ctx, p, a, *from)
 		switch {
 		case err != nil:
 			return fmt.Errorf("%w%w", hidden{errPlan}, err)
@@ -49,8 +48,8 @@ func (c *cli) compares(file *string, changes func(context.Context, output.Printe
 	})
 }
 
-func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file string) (changes bool, err error) {
-	_, plan, err := c.planned(ctx, a, file)
+func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, from slaFile) (changes bool, err error) {
+	_, plan, err := c.planned(ctx, a, from)
 	if err != nil {
 		return false, err
 	}
@@ -69,28 +68,34 @@ func (c *cli) plan(ctx context.Context, p output.Printer, a *client.Client, file
 			return false, err
 		}
 		if changes {
-			c.say("to apply: %s", applyLine(file, plan))
+			c.say("to apply: %s", applyLine(from, plan))
 		}
 	}
 	return changes, nil
 }
 
 // planned returns the SLA in a file and the root's plan for it.
-func (c *cli) planned(ctx context.Context, a *client.Client, file string) (doc []byte, plan api.Plan, err error) {
-	if doc, err = c.document(ctx, file); err != nil {
+func (c *cli) planned(ctx context.Context, a *client.Client, from slaFile) (doc []byte, plan api.Plan, err error) {
+	if doc, err = c.document(ctx, from.name); err != nil {
 		return nil, plan, err
 	}
-	plan, err = a.Plan(ctx, doc, client.ApplyOptions{Tenant: c.tenant(), ContentType: contentType(file, doc)})
+	options, err := c.options(ctx, from, doc)
 	if err != nil {
-		err = fmt.Errorf("plan %s: %w%s", file, err, tabs(file, doc, err))
+		return nil, plan, err
+	}
+	if plan, err = a.Plan(ctx, doc, options); err != nil {
+		err = fmt.Errorf("plan %s: %w%s", from.name, err, tabs(from.name, doc, err))
 	}
 	return doc, plan, err
 }
 
 // applyLine returns the command that applies a plan. With several applications it has no
 // --if-match, because each application has its own revision.
-func applyLine(file string, plan api.Plan) string {
-	line := "treeline apply -f " + file
+func applyLine(from slaFile, plan api.Plan) string {
+	line := "treeline apply -f " + from.name
+	if from.application != "" {
+		line += " --application " + from.application
+	}
 	if len(plan.Apps) == 1 {
 		line += fmt.Sprintf(" --if-match %d", plan.Apps[0].Revision)
 	}

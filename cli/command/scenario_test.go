@@ -32,6 +32,7 @@ func TestScenarios(t *testing.T) {
 			r.file("shop.yaml", shop)
 			r.file("bad.yaml", bad)
 			r.file("shop2.yaml", strings.Replace(strings.Replace(shop, "memory: 64", "memory: 128", 1), "one_shot: true", "one_shot: true, environment: [MODE=fast]", 1))
+			r.file("services.json", `{"microservices":[{"microserviceID":"","microservice_name":"Demo","microservice_namespace":"demo","virtualization":"container","cmd":[],"memory":100,"code":"registry.example/demo:1","state":"","port":"8080","added_files":[]}]}`)
 			r.mistakes()
 			// A time before all events: all ages are 0.
 			r.now = func() time.Time { return time.Unix(0, 0) }

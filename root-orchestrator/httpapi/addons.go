@@ -191,7 +191,7 @@ func (a *API) putAddonOnce(ctx context.Context, p rights.Principal, in addonIn) 
 		return out, err
 	}
 	if filled.SLA != nil {
-		sla, err := a.parsing.sla(ctx, in.tenant, "application/json", filled.SLA)
+		sla, err := a.parsing.sla(ctx, in.tenant, document{contentType: "application/json", body: filled.SLA})
 		if err != nil {
 			return out, err
 		}

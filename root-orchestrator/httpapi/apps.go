@@ -63,30 +63,81 @@ func (a *API) takesSLA(op rest.Operation) rest.Operation {
 }
 
 type applyIn struct {
-	Tenant      api.Tenant `query:"tenant" doc:"The owner of the applications; without it, the user's tenant."`
-	IfMatch     string     `header:"If-Match"`
-	IfNoneMatch string     `header:"If-None-Match" doc:"*: create, and do not change an existing one."`
-	ContentType string     `header:"Content-Type"`
-	Trace       string     `header:"traceparent" doc:"The trace to which what follows belongs (W3C Trace Context)."`
+	Tenant api.Tenant `query:"tenant" doc:"The owner of the applications; without it, the user's tenant."`
+	IntoInput
+	IfMatch     string `header:"If-Match"`
+	IfNoneMatch string `header:"If-None-Match" doc:"*: create, and do not change an existing one."`
+	ContentType string `header:"Content-Type"`
+	Trace       string `header:"traceparent" doc:"The trace to which what follows belongs (W3C Trace Context)."`
 	RawBody     []byte
 }
 
-func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (_ *objectOut[api.Applied], err error) {
+// IntoInput names the application of a document of services alone.
+type IntoInput struct {
+	Application string `query:"application" maxLength:"61" doc:"NAME.NAMESPACE of the application that gets the services of a document without applications, {microservices: […]}, as Oakestra's dashboard takes it. They are added to its services, or replace those of the same name. If it does not exist, it is created."`
+}
+
+// applyTries is how often services are added to an application that others change at the same time.
+const applyTries = 5
+
+func (a *API) apply(ctx context.Context, p rights.Principal, in *applyIn) (out *objectOut[api.Applied], err error) {
 	span, end := a.traced(in.Trace)
 	tenant, err := a.applier(p, in.Tenant)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { end(tenant, err) }()
-	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
-	if err != nil {
-		return nil, err
-	}
 	rev, err := ifMatch(in.IfMatch, false)
 	if err != nil {
 		return nil, err
 	}
 	create := strings.TrimSpace(in.IfNoneMatch) == "*"
+	if in.Application == "" {
+		return a.applyOnce(ctx, p, tenant, document{in.ContentType, in.RawBody, nil}, rev, create, span)
+	}
+	for n := 1; ; n++ {
+		into, at, err := a.into(ctx, p, tenant, in.Application)
+		if err != nil {
+			return nil, err
+		}
+		if rev != 0 && at != rev || create && at != 0 {
+			return nil, fmt.Errorf("apply: application %s is at revision %d: %w", in.Application, at, api.ErrPrecondition)
+		}
+		out, err := a.applyOnce(ctx, p, tenant, document{in.ContentType, in.RawBody, into}, at, at == 0, span)
+		if !errors.Is(err, api.ErrPrecondition) || rev != 0 || create || n == applyTries {
+			return out, err
+		}
+	}
+}
+
+// into returns an application as it is, with its revision, to add services to it: nil if name is empty, and one
+// without services, at revision 0, if it does not exist.
+func (a *API) into(ctx context.Context, p rights.Principal, tenant api.Tenant, name string) (*api.Application, api.Revision, error) {
+	if name == "" {
+		return nil, 0, nil
+	}
+	if err := rights.Allowed(p, rights.AppsRead, tenant); err != nil { // the answer has the application's other services
+		return nil, 0, err
+	}
+	app := api.Application{}
+	app.Name, app.Namespace, _ = strings.Cut(name, ".")
+	if !api.ValidName(app.Name) || !api.ValidName(app.Namespace) {
+		return nil, 0, fmt.Errorf("application %q: want NAME.NAMESPACE, each 1 to 30 letters, digits and inner hyphens: %w", name, api.ErrInvalid)
+	}
+	at := api.Revision(0)
+	err := a.owner.Read(ctx, func() {
+		if is, ok := a.core.App(tenant.App(app.Name, app.Namespace)); ok {
+			app, at = is.Spec, is.Revision
+		}
+	})
+	return &app, at, err
+}
+
+func (a *API) applyOnce(ctx context.Context, p rights.Principal, tenant api.Tenant, doc document, rev api.Revision, create bool, span tracing.Context) (*objectOut[api.Applied], error) {
+	sla, err := a.parsing.sla(ctx, tenant, doc)
+	if err != nil {
+		return nil, err
+	}
 	if (rev != 0 || create) && len(sla.Applications) != 1 {
 		return nil, fmt.Errorf("apply: If-Match and If-None-Match need a document of one application, this has %d: %w", len(sla.Applications), api.ErrInvalid)
 	}
@@ -163,27 +214,37 @@ func partly(done []api.App, err error) error {
 	return fmt.Errorf("applied %s, but then: %w", strings.Join(ids, ", "), err)
 }
 
-func decodeSLA(contentType string, body []byte) (api.SLA, error) {
-	kind, _, err := mime.ParseMediaType(contentType)
-	if contentType == "" {
+func decodeSLA(doc document) (api.SLA, error) {
+	kind, _, err := mime.ParseMediaType(doc.contentType)
+	if doc.contentType == "" {
 		kind, err = "application/json", nil
 	}
 	switch {
 	case err != nil:
 	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
-		return parseSLA(body)
+		return parseSLA(doc.body, doc.into)
 	case kind == "application/yaml" || kind == "application/x-yaml" || kind == "text/yaml":
-		if body, err = yaml.ToJSON(body); err != nil {
+		body, err := yaml.ToJSON(doc.body)
+		if err != nil {
 			return api.SLA{}, err
 		}
-		return parseSLA(body)
+		return parseSLA(body, doc.into)
 	}
-	return api.SLA{}, problem.New(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type %q: an SLA is application/json or application/yaml", contentType))
+	return api.SLA{}, problem.New(http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type %q: an SLA is application/json or application/yaml", doc.contentType))
 }
 
-// parseSLA parses an SLA. It returns the faults as a problem.
-func parseSLA(doc []byte) (api.SLA, error) {
-	sla, err := api.ParseSLA(doc)
+// parseSLA parses an SLA, or services for an application. It returns the faults as a problem.
+func parseSLA(doc []byte, into *api.Application) (sla api.SLA, err error) {
+	pointer := func(p string) string { return p }
+	if into != nil {
+		var in func(string) string
+		if doc, in, err = into.AddServices(doc); err == nil {
+			pointer = in
+		}
+	}
+	if err == nil {
+		sla, err = api.ParseSLA(doc)
+	}
 	if err == nil {
 		err = cron.Check(sla, time.Now())
 	}
@@ -200,7 +261,7 @@ func parseSLA(doc []byte) (api.SLA, error) {
 		if x.Fix != "" {
 			msg += "; " + x.Fix
 		}
-		p.Errors = append(p.Errors, api.ProblemField{Pointer: x.Pointer, Detail: msg})
+		p.Errors = append(p.Errors, api.ProblemField{Pointer: pointer(x.Pointer), Detail: msg})
 	}
 	if f.More > 0 {
 		p.Detail += fmt.Sprintf("; %d more faults are not listed", f.More)

@@ -10,9 +10,9 @@ var PlacementSpec = placementSpec
 
 // OnParse calls fn before each SLA document is parsed.
 func (a *API) OnParse(fn func(doc []byte)) {
-	a.parsing.decode = func(contentType string, doc []byte) (api.SLA, error) {
-		fn(doc)
-		return decodeSLA(contentType, doc)
+	a.parsing.decode = func(doc document) (api.SLA, error) {
+		fn(doc.body)
+		return decodeSLA(doc)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -661,5 +662,98 @@ func TestNodeTokenRequestsGoToTheCluster(t *testing.T) {
 	}
 	if len(r.clusters.asked) != asked {
 		t.Errorf("the cluster was asked %q", r.clusters.asked[asked:])
+	}
+}
+
+// Services without an application, as Oakestra's dashboard takes them, are added to the application that the request names.
+func TestServicesAreAddedToTheApplicationOfTheRequest(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	ctx := t.Context()
+	service := func(name, more string) string {
+		return `{"microservices":[{"microservice_name":"` + name + `","microservice_namespace":"v1","virtualization":"container","code":"x:1"` + more + `}]}`
+	}
+	into := client.ApplyOptions{Application: "shop.prod"}
+	for range 2 { // created, then as it is
+		apps, err := c.Apply(ctx, []byte(service("Demo", "")), into)
+		check(t, err)
+		if apps[0].ID != "acme/shop.prod" || apps[0].Wanted != 1 || len(apps[0].Services) != 1 {
+			t.Fatalf("applied %+v, want the application with the service", apps)
+		}
+	}
+	_, err := c.Scale(ctx, "acme/shop.prod.Demo.v1", 3, 0)
+	check(t, err)
+	plan, err := c.Plan(ctx, []byte(service("db", "")), into)
+	check(t, err)
+	if p := plan.Apps[0]; len(p.Changes) != 1 || p.Changes[0].Path != "db.v1" || p.Action != "update" {
+		t.Errorf("the plan is %+v, want the new service alone", p)
+	}
+	into.IfMatch = plan.Apps[0].Revision
+	apps, err := c.Apply(ctx, []byte(service("db", "")), into)
+	check(t, err)
+	if apps[0].Wanted != 4 || len(apps[0].Services) != 2 {
+		t.Errorf("applied %+v, want 3 instances of one service and 1 of the other", apps)
+	}
+	if _, err := c.Apply(ctx, []byte(service("web", "")), into); !errors.Is(err, api.ErrPrecondition) {
+		t.Errorf("for an earlier revision: %v, want a failed precondition", err)
+	}
+	into.IfMatch, into.MustNotExist = 0, true
+	if _, err := c.Apply(ctx, []byte(service("web", "")), into); !errors.Is(err, api.ErrPrecondition) {
+		t.Errorf("only if it does not exist: %v, want a failed precondition", err)
+	}
+
+	into.MustNotExist = false
+	_, err = c.Apply(ctx, []byte(service("web", `,"memory":-1`)), into)
+	var p *api.Problem
+	if !errors.As(err, &p) || len(p.Errors) != 1 || p.Errors[0].Pointer != "/microservices/0/memory" {
+		t.Errorf("a fault: %v, want one at /microservices/0/memory", err)
+	}
+	if _, err := c.Apply(ctx, []byte(service("web", "")), client.ApplyOptions{}); !errors.Is(err, api.ErrInvalid) || !strings.Contains(err.Error(), "?application=NAME.NAMESPACE") {
+		t.Errorf("without an application: %v, want how to name it", err)
+	}
+	for _, name := range []string{"shop", "shop.", ".prod", "evil/shop.prod", "shop.prod.web", "shop.of-tenant", "a b.c", strings.Repeat("a", 31) + ".b", "~.b"} {
+		into.Application = name
+		if _, err := c.Apply(ctx, []byte(service("web", "")), into); !errors.Is(err, api.ErrInvalid) {
+			t.Errorf("application %q: %v, want invalid", name, err)
+		}
+	}
+
+	// Another tenant's application is neither changed nor seen.
+	other := r.client(r.user("evil/mallory", rights.ApplicationProvider))
+	into = client.ApplyOptions{Application: "shop.prod", Tenant: "acme"}
+	if _, err := other.Apply(ctx, []byte(service("web", "")), into); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("into another tenant's application: %v, want not found", err)
+	}
+	if _, err := other.Plan(ctx, []byte(service("web", "")), into); !errors.Is(err, api.ErrNotFound) {
+		t.Errorf("a plan of another tenant's application: %v, want not found", err)
+	}
+	into.Tenant = ""
+	apps, err = other.Apply(ctx, []byte(service("web", "")), into)
+	check(t, err)
+	if apps[0].ID != "evil/shop.prod" || len(apps[0].Services) != 1 {
+		t.Errorf("of the same name: %+v, want an application of the other tenant with one service", apps)
+	}
+}
+
+// People who add services to one application at the same time lose none of them.
+func TestServicesThatAreAddedAtTheSameTimeAreAllThere(t *testing.T) {
+	r := newRig(t)
+	c := r.client(r.user("acme/dora", rights.ApplicationProvider))
+	const adders = 4
+	errs := make(chan error, adders)
+	for i := range adders {
+		go func() {
+			doc := fmt.Sprintf(`{"microservices":[{"microservice_name":"s%d","microservice_namespace":"v1","virtualization":"container","code":"x:1"}]}`, i)
+			_, err := c.Apply(context.Background(), []byte(doc), client.ApplyOptions{Application: "shop.prod"})
+			errs <- err
+		}()
+	}
+	for range adders {
+		check(t, <-errs)
+	}
+	app, err := c.App(t.Context(), "acme/shop.prod")
+	check(t, err)
+	if len(app.Services) != adders {
+		t.Errorf("the services are %v, want %d", app.Services, adders)
 	}
 }

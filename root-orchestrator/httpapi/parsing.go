@@ -31,15 +31,22 @@ var parseTurns = fairshare.Declare(fairshare.Bound{
 // tenant. It is safe for concurrent use.
 type parsing struct {
 	turns  *fairshare.Turns
-	decode func(contentType string, body []byte) (api.SLA, error) // decodeSLA; tests replace it
+	decode func(document) (api.SLA, error) // decodeSLA; tests replace it
 }
 
 func newParsing() *parsing {
 	return &parsing{turns: fairshare.NewTurns(parseTurns, parseAll, parseTenant), decode: decodeSLA}
 }
 
+// document is the text of an SLA.
+type document struct {
+	contentType string
+	body        []byte
+	into        *api.Application // gets the services of a document that names no application; nil: the document names them
+}
+
 // sla waits for the tenant's turn and parses a document.
-func (s *parsing) sla(ctx context.Context, tenant api.Tenant, contentType string, body []byte) (api.SLA, error) {
+func (s *parsing) sla(ctx context.Context, tenant api.Tenant, doc document) (api.SLA, error) {
 	ctx, cancel := context.WithTimeout(ctx, parseWait)
 	defer cancel()
 	leave, err := s.turns.Enter(ctx, time.Now(), []string{string(tenant.Top())}, false)
@@ -50,5 +57,5 @@ func (s *parsing) sla(ctx context.Context, tenant api.Tenant, contentType string
 		return api.SLA{}, fmt.Errorf("wait to parse an SLA: %w", err)
 	}
 	defer leave()
-	return s.decode(contentType, body)
+	return s.decode(doc)
 }

@@ -19,8 +19,9 @@ import (
 const planRounds = 4
 
 type planIn struct {
-	Tenant      api.Tenant `query:"tenant" doc:"The owner of the applications; without it, the user's tenant."`
-	ContentType string     `header:"Content-Type"`
+	Tenant api.Tenant `query:"tenant" doc:"The owner of the applications; without it, the user's tenant."`
+	IntoInput
+	ContentType string `header:"Content-Type"`
 	RawBody     []byte
 }
 
@@ -29,7 +30,11 @@ func (a *API) plan(ctx context.Context, p rights.Principal, in *planIn) (api.Pla
 	if err != nil {
 		return api.Plan{}, err
 	}
-	sla, err := a.parsing.sla(ctx, tenant, in.ContentType, in.RawBody)
+	into, _, err := a.into(ctx, p, tenant, in.Application)
+	if err != nil {
+		return api.Plan{}, err
+	}
+	sla, err := a.parsing.sla(ctx, tenant, document{in.ContentType, in.RawBody, into})
 	if err != nil {
 		return api.Plan{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -128,7 +129,8 @@ func deleteApplication(c call) (any, error) {
 	return message{"Application deleted"}, nil
 }
 
-// addServices adds the services of an SLA with one application, named by applicationID, to it.
+// addServices adds the services of an SLA with one application, named by applicationID, to it. Oakestra's dashboard
+// sends each service of an uploaded file so. One that exists is replaced, as in Oakestra, and keeps its instances.
 func addServices(c call) (any, error) {
 	sla, err := parse(c.body)
 	if err != nil {
@@ -151,44 +153,57 @@ func addServices(c call) (any, error) {
 		Deployed []deployed `json:"deployed_services"`
 		Failed   []deployed `json:"failed_services"`
 	}{Deployed: []deployed{}, Failed: []deployed{}}
-	var app api.App
-	err = c.change(api.AppID(api.FromPath(id)), func(a api.App, doc *applicationDoc) error {
-		out.Deployed, app = out.Deployed[:0], a
-		for _, s := range given.services {
-			var name string
-			if json.Unmarshal(s["microservice_name"], &name) == nil {
-				out.Deployed = append(out.Deployed, deployed{name, "REGISTERED"})
-			}
-			if s["replicas"] == nil {
-				s["replicas"] = json.RawMessage("0")
-			}
-			doc.services = append(doc.services, s)
-		}
-		return nil
-	})
+	app, err := c.App(c, api.AppID(api.FromPath(id)))
 	if err != nil {
 		return nil, err
 	}
-	var first struct {
-		Name      string `json:"microservice_name"`
-		Namespace string `json:"microservice_namespace"`
+	for _, s := range given.services {
+		name, full := named(app.ID, s)
+		out.Deployed = append(out.Deployed, deployed{name, "REGISTERED"})
+		if s["replicas"] == nil && !slices.Contains(app.Services, full) {
+			s["replicas"] = json.RawMessage("0")
+		}
+	}
+	doc, err := json.Marshal(map[string]any{"microservices": append([]map[string]json.RawMessage{}, given.services...)}) // never null
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Apply(c, doc, client.ApplyOptions{Tenant: app.Tenant, Application: app.ID.Name()}); err != nil {
+		return nil, inApplication(err)
 	}
 	if len(given.services) > 0 {
-		text, _ := json.Marshal(given.services[0])
-		_ = json.Unmarshal(text, &first) // both are valid: the application was changed
-		out.ID = api.PathOf(app.ID.Service(first.Name, first.Namespace))
+		_, first := named(app.ID, given.services[0])
+		out.ID = api.PathOf(first)
 	}
 	return out, nil
 }
 
+// named returns the name and the id of a service of a document. They are valid only if the document is.
+func named(app api.AppID, s map[string]json.RawMessage) (string, api.ServiceID) {
+	var name, ns string
+	_, _ = json.Unmarshal(s["microservice_name"], &name), json.Unmarshal(s["microservice_namespace"], &ns)
+	return name, app.Service(name, ns)
+}
+
+// inApplication returns the error of a document of services with the pointers of an SLA with one application.
+func inApplication(err error) error {
+	var p *api.Problem
+	if errors.As(err, &p) {
+		for i := range p.Errors {
+			if strings.HasPrefix(p.Errors[i].Pointer, "/microservices") {
+				p.Errors[i].Pointer = "/applications/0" + p.Errors[i].Pointer
+			}
+		}
+	}
+	return err
+}
+
 func deleteService(c call) (any, error) {
 	id := api.ServiceID(c.id())
-	err := c.change(id.App(), func(_ api.App, doc *applicationDoc) error {
+	err := c.change(id.App(), func(doc *applicationDoc) error {
 		kept := doc.services[:0]
 		for _, s := range doc.services {
-			var name, ns string
-			_, _ = json.Unmarshal(s["microservice_name"], &name), json.Unmarshal(s["microservice_namespace"], &ns)
-			if id.App().Service(name, ns) != id {
+			if _, full := named(id.App(), s); full != id {
 				kept = append(kept, s)
 			}
 		}
@@ -208,7 +223,7 @@ func deleteService(c call) (any, error) {
 const tries = 5
 
 // change changes an application's document, against the revision that it was read at.
-func (c call) change(id api.AppID, edit func(api.App, *applicationDoc) error) error {
+func (c call) change(id api.AppID, edit func(*applicationDoc) error) error {
 	for n := 1; ; n++ {
 		app, err := c.App(c, id)
 		if err != nil {
@@ -218,7 +233,7 @@ func (c call) change(id api.AppID, edit func(api.App, *applicationDoc) error) er
 		if err != nil {
 			return err
 		}
-		if err := edit(app, &sla.applications[0]); err != nil {
+		if err := edit(&sla.applications[0]); err != nil {
 			return err
 		}
 		doc, err := sla.with(sla.applications[0])

@@ -219,7 +219,7 @@ func TestOakestrasDocumentsAreRegisteredUnchanged(t *testing.T) {
 		return s.Token
 	}
 	token := login()
-	accepted := 0
+	alone, accepted := 0, 0
 	for _, path := range files {
 		name := filepath.Base(path)
 		doc, err := os.ReadFile(path)
@@ -228,6 +228,11 @@ func TestOakestrasDocumentsAreRegisteredUnchanged(t *testing.T) {
 			if doc, err = yaml.ToJSON(doc); err != nil {
 				continue
 			}
+		}
+		if strings.Contains(string(outcomes), name+": accepted into an application\n") {
+			alone++
+			o.uploadServices(t, token, name, doc)
+			continue
 		}
 		status, text := o.send(t, token, "POST", "/api/application/", string(doc))
 		if !strings.Contains(string(outcomes), name+": accepted\n") {
@@ -249,16 +254,50 @@ func TestOakestrasDocumentsAreRegisteredUnchanged(t *testing.T) {
 		check(t, json.Unmarshal(text, &once))
 		check(t, json.Unmarshal([]byte(once), &apps))
 		for _, a := range apps {
-			_, _ = o.send(t, token, "DELETE", "/api/application/"+a.ID, "")
+			o.deleteApplication(t, token, a.ID)
 		}
-		eventually(t, name+" is deleted", func() bool {
-			_, text := o.send(t, token, "GET", "/api/applications", "")
-			return string(text) == `"[]"`
-		})
 	}
-	if accepted < 30 {
-		t.Errorf("%d documents were accepted, want 30", accepted)
+	if accepted < 30 || alone < 3 {
+		t.Errorf("%d documents were accepted, and %d as services of an application, want 30 and 3", accepted, alone)
 	}
+}
+
+// deleteApplication deletes the only application.
+func (o oakestra) deleteApplication(t *testing.T, token, id string) {
+	t.Helper()
+	_, _ = o.send(t, token, "DELETE", "/api/application/"+id, "")
+	eventually(t, id+" is deleted", func() bool {
+		_, text := o.send(t, token, "GET", "/api/applications", "")
+		return string(text) == `"[]"`
+	})
+}
+
+// uploadServices does what Oakestra's dashboard does with a list of services on the page of an application: it sends
+// each in an SLA with that application.
+func (o oakestra) uploadServices(t *testing.T, token, name string, doc []byte) {
+	t.Helper()
+	var file struct {
+		Services []json.RawMessage `json:"microservices"`
+	}
+	check(t, json.Unmarshal(doc, &file))
+	const sla = `{"sla_version":"v2.0","customerID":"65f","applications":[{"applicationID":%q,"application_name":"shop","application_namespace":"test","application_desc":"","microservices":[%s]}],"args":[""]}`
+	if status, text := o.send(t, token, "POST", "/api/application/", fmt.Sprintf(sla, "", "")); status != http.StatusOK {
+		t.Fatalf("an application without services: status %d: %s", status, text)
+	}
+	for i, s := range file.Services {
+		if status, text := o.send(t, token, "POST", "/api/service/", fmt.Sprintf(sla, "acme~shop.test", s)); status != http.StatusOK {
+			t.Errorf("%s: service %d: status %d: %s", name, i, status, text)
+		}
+	}
+	var once string
+	var services []json.RawMessage
+	_, text := o.send(t, token, "GET", "/api/services/acme~shop.test", "")
+	check(t, json.Unmarshal(text, &once))
+	check(t, json.Unmarshal([]byte(once), &services))
+	if len(services) != len(file.Services) {
+		t.Errorf("%s: the application has %d services, want %d: %s", name, len(services), len(file.Services), text)
+	}
+	o.deleteApplication(t, token, "acme~shop.test")
 }
 
 // TestOakestrasAPIGivesNoMoreRights tries with the tokens of others, and none, what the native API refuses.
