@@ -43,7 +43,7 @@ type Options struct {
 
 	Will *bus.Message // published by the broker when the connection is lost
 
-	KeepAlive      time.Duration // silence after which a ping is sent; whole seconds, default 60 s
+	KeepAlive      time.Duration // silence after which a ping is sent, whose answer may take as long and at most 10 s; whole seconds, default 60 s
 	ConnectTimeout time.Duration // for dialling, TLS and CONNECT together; default 15 s. If there are several endpoints, it begins with 1 s
 	WriteTimeout   time.Duration // after which a blocked connection has failed; default 10 s
 
