@@ -112,10 +112,17 @@ func (h received) until(t testing.TB, payload string) bus.Message {
 	}
 }
 
+// publish publishes a message of a leaf. If the machine stalls so that the connection is lost, it publishes again.
 func publish(t testing.TB, b bus.Bus, l topic.Leaf, n api.NodeID, payload string) {
 	t.Helper()
 	m := bus.Message{Topic: l.Of(n), Payload: []byte(payload), QoS: l.QoS, Retain: l.Retain}
-	if err := b.Publish(within(t), m); err != nil {
+	ctx := within(t)
+	err := b.Publish(ctx, m)
+	for errors.Is(err, bus.ErrDown) && ctx.Err() == nil {
+		await(t, b, true)
+		err = b.Publish(ctx, m)
+	}
+	if err != nil {
 		t.Fatalf("publish to %s: %v", m.Topic, err)
 	}
 }
