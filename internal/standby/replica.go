@@ -94,6 +94,7 @@ type Replica struct {
 	url    string
 	shares *shared.Replica
 	logs   func() // closes the logs; nil after Await, when store has them
+	scans  error  // see mongo.Scans
 
 	gossip *membership.Gossip // nil: there is none
 
@@ -113,7 +114,7 @@ func Open(ctx context.Context, o Options) (*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Replica{o: o, logs: func() { _ = errors.Join(leases.Close(), entries.Close()) }}
+	r := &Replica{o: o, logs: func() { _ = errors.Join(leases.Close(), entries.Close()) }, scans: mongo.Scans(entries)}
 	if r.ln, err = freeport.Listen(o.Listen); err != nil {
 		r.logs()
 		return nil, fmt.Errorf("listen: %w", err)
@@ -266,7 +267,9 @@ func (r *Replica) wait(ctx context.Context, s Serving) (*shared.Store, error) {
 	forward := ForwardOptions{Self: r.o.Self, Verifier: s.Verifier, Own: s.Keeper.GetClientCertificate, Replicas: all, Active: where, Log: log}
 	parts := append([]daemon.Part{{Name: "certificate", Run: s.Keeper.Run}}, s.Parts...)
 	handler := Forward(forward)
-	if s.Reads != nil {
+	if s.Reads != nil && r.scans != nil {
+		log.Warn("standby forwards all reads", "err", r.scans)
+	} else if s.Reads != nil {
 		f := r.shares.NewFollower(s.Reads)
 		forward.Executed = executed(s.Reads, f)
 		handler = readFirst(s.Reads, f, Forward(forward))

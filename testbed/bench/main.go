@@ -32,7 +32,7 @@ var benches = map[string]bench{
 	"idle":      {"memory, CPU and traffic of an idle node engine", 30, idle},
 	"loss":      {"a cluster is lost with 1,000 instances: until they run elsewhere, compared with a start of as many", 5, clusterLoss},
 	"takeover":  {"from the end of the active root, killed or stopped, until the standby has acknowledged a write", 15, takeOvers},
-	"standbys":  {"writes a second at the active root with two standbys, compared with none", 20, standbyCost},
+	"standbys":  {"writes a second at the active root with two standbys, compared with none, and the age of reads at a standby", 20, standbyCost},
 	"cluster":   {"memory and CPU of a cluster orchestrator with 1,000 nodes", 30, clusterLoad},
 	"store":     {"durable saves of the embedded store, compared with bbolt", 30, storeSaves},
 	"bus":       {"messages through the embedded broker, compared with TLS alone", 30, busMessages},

@@ -20,8 +20,9 @@ import (
 // log implements shared.Log in one collection. It inserts, reads and deletes only, because FerretDB's
 // updates are not atomic.
 type log struct {
-	*Store      // its collection has the log's entries
-	shares bool // its connection is closed by another log
+	*Store       // its collection has the log's entries
+	shares bool  // its connection is closed by another log
+	scans  error // see Scans
 }
 
 func (l *log) Close() error {
@@ -61,11 +62,46 @@ func OpenLogs(ctx context.Context, uri, role string) (entries, leases shared.Log
 	if err != nil {
 		return nil, nil, err
 	}
-	in := func(prefix string, shares bool) *log { return &log{s.in(prefix + role), shares} }
+	scans, err := s.scans(ctx)
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	in := func(prefix string, shares bool) *log { return &log{s.in(prefix + role), shares, scans} }
 	if err := shared.Check(ctx, in("check.", true)); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("check whether replicas can share %s: %w", s.name, err), s.Close())
 	}
 	return in(logPrefix, false), in(leasesPrefix, true), nil
+}
+
+// indexed is the end of the version of FerretDB as scripts/ferretdb builds it.
+const indexed = "-indexed"
+
+// Scans returns an error that says why the server reads a whole collection for each document that it is asked for, or nil: FerretDB 1 does
+// as it is published. A follower would take processor time from the active replica, and would never be current.
+func Scans(l shared.Log) error {
+	if l, ok := l.(*log); ok {
+		return l.scans
+	}
+	return nil
+}
+
+// scans returns what Scans does.
+func (s *Store) scans(ctx context.Context) (scans, err error) {
+	var info struct {
+		Ferret string `bson:"ferretdbVersion"` // only FerretDB has it
+	}
+	if err := s.docs.Database().RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info); err != nil {
+		return nil, s.failed(ctx, "read the version of", err)
+	}
+	return scansAs(info.Ferret), nil
+}
+
+// scansAs returns what Scans does for a version of FerretDB; empty: the server is another one.
+func scansAs(version string) error {
+	if !strings.HasPrefix(version, "v1.") || strings.HasSuffix(version, indexed) {
+		return nil
+	}
+	return fmt.Errorf("FerretDB %s reads the whole collection for each document; use MongoDB, or build FerretDB with scripts/ferretdb", version)
 }
 
 // in returns the store with another collection and the same connection.
@@ -172,6 +208,42 @@ func (l *log) At(ctx context.Context, p uint64) (shared.Entry, bool, error) {
 	return e, err == nil, err
 }
 
+// answerBytes is the size of documents above which Next returns no further entry.
+const answerBytes = 1 << 20
+
+// Next implements shared.Log. It names each entry, because FerretDB as scripts/ferretdb builds it uses its index only for ids.
+func (l *log) Next(ctx context.Context, from uint64, n int) (all []shared.Entry, err error) {
+	if l.closed.Load() {
+		return nil, store.ErrClosed
+	}
+	ids := make(bson.A, n)
+	for i := range ids {
+		ids[i] = position(from + uint64(i))
+	}
+	cursor, err := l.docs.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	if err != nil {
+		return nil, l.failed(ctx, fmt.Sprintf("read entries from %d on from", from), err)
+	}
+	bytes := 0
+	err = l.each(ctx, cursor, func(e shared.Entry) error {
+		if e.Position != from+uint64(len(all)) || bytes > answerBytes {
+			return errEnough
+		}
+		for _, d := range e.Docs {
+			bytes += len(d.Data)
+		}
+		all = append(all, e)
+		return nil
+	})
+	if err != nil && !errors.Is(err, errEnough) {
+		return nil, err
+	}
+	return all, nil
+}
+
+// errEnough ends each.
+var errEnough = errors.New("enough entries were read")
+
 // Entries implements shared.Log. A primary that sees an entry sees all that were durable before it.
 func (l *log) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	if l.closed.Load() {
@@ -181,6 +253,11 @@ func (l *log) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	if err != nil {
 		return l.failed(ctx, "read", err)
 	}
+	return l.each(ctx, cursor, fn)
+}
+
+// each calls fn with each entry that a query has found, and closes its cursor.
+func (l *log) each(ctx context.Context, cursor *mongo.Cursor, fn func(shared.Entry) error) error {
 	defer func() { _ = cursor.Close(context.WithoutCancel(ctx)) }()
 	for cursor.Next(ctx) {
 		var in entry

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,6 +133,57 @@ func TestARetiredStoreIsNotLoaded(t *testing.T) {
 	}
 	if _, err := store.Load(t.Context(), s); !errors.Is(err, api.ErrConflict) || !strings.Contains(err.Error(), "set replica") {
 		t.Errorf("got %v, want ErrConflict that says what to do", err)
+	}
+}
+
+func TestNextStopsAtAGapAndAfterAMegabyte(t *testing.T) {
+	entries, leases, err := mongo.OpenLogs(t.Context(), mongotest.URI(t), "next")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer entries.Close()
+	defer leases.Close()
+	if err := mongo.Scans(entries); err != nil {
+		t.Errorf("the server of the tests: %v", err)
+	}
+	large := []byte(strings.Repeat("x", 600<<10))
+	for _, p := range []uint64{1, 2, 3, 5, 11, 12, 13} {
+		e := shared.Entry{Position: p, Epoch: 1, Start: 1, Docs: []store.Doc{{Kind: "app", Key: "a", Version: p, Data: []byte("x")}}}
+		if p > 10 {
+			e.Docs[0].Data = large
+		}
+		if taken, err := entries.Append(t.Context(), e); taken || err != nil {
+			t.Fatal(taken, err)
+		}
+	}
+	for _, c := range []struct {
+		from uint64
+		n    int
+		want []uint64
+	}{
+		{1, 64, []uint64{1, 2, 3}}, {2, 1, []uint64{2}}, {1, 2, []uint64{1, 2}}, {4, 64, nil}, {6, 3, nil}, {11, 3, []uint64{11, 12}},
+	} {
+		all, err := entries.Next(t.Context(), c.from, c.n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []uint64
+		for _, e := range all {
+			if got = append(got, e.Position); len(e.Docs) != 1 || e.Docs[0].Version != e.Position {
+				t.Errorf("entry %d has other documents than were stored", e.Position)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%d entries from %d on: got %v, want %v", c.n, c.from, got, c.want)
+		}
+	}
+}
+
+func TestAServerThatReadsAllForOneDocumentIsKnown(t *testing.T) {
+	for version, scans := range map[string]bool{"": false, "v1.24.2": true, "v1.24.2-indexed": false, "v2.7.0": false} {
+		if err := mongo.ScansAs(version); (err != nil) != scans {
+			t.Errorf("FerretDB %q: got %v, want an error: %t", version, err, scans)
+		}
 	}
 }
 

@@ -22,16 +22,17 @@ type Copy interface {
 	Current(asOf time.Time)
 }
 
-// How a Follower reads the log. It reads each entry by its position, because FerretDB reads the whole log for a range.
+// How a Follower reads the log.
 const (
 	followEvery = 250 * time.Millisecond // at least
 	followPause = 20 * time.Millisecond  // at most, when it is woken
-	followRest  = 3                      // the pause after a poll, in times of what the poll took: a quarter of what one client could read
+	followRest  = 9                      // the pause after a poll, in times of what the poll took: a tenth of what one client could read
 	followMost  = time.Second            // of that pause: a call that takes long waits for something
 	followFor   = 30 * time.Second       // after the last Want
 	rereadEvery = 5 * time.Second        // the whole log, if its end proves nothing
-	followBatch = 64                     // entries of one poll
+	followBatch = 64                     // entries of one poll, and of one query
 	followSpan  = 100 * time.Millisecond // after which a poll begins no further read
+	followBytes = 256 << 10              // of documents in one query, above which the next one is for one entry
 )
 
 // Follower keeps a copy of the documents of a log while somebody reads the copy. It writes nothing, and needs no lease.
@@ -55,6 +56,7 @@ type Follower struct {
 	position uint64 // of the last entry that was read; 0: the log is to be read as a whole
 	last     Entry  // without documents
 	held     []store.Doc
+	most     int       // entries that the next query may return besides the first
 	whole    *whole    // what was read of the whole log so far; nil: nothing, or all
 	reread   time.Time // when the whole log was read last
 }
@@ -168,60 +170,99 @@ var errCopy = errors.New("the copy does not accept the documents")
 
 func (f *Follower) poll(ctx context.Context) (time.Time, error) {
 	polled := time.Now()
-	for n := 0; n < followBatch && time.Since(polled) < followSpan; n++ {
+	for left := followBatch; left > 0 && time.Since(polled) < followSpan; {
 		if f.position == 0 {
-			if more, err := f.readWhole(ctx); err != nil || !more {
+			n, err := f.readWhole(ctx, left)
+			if err != nil || n == 0 {
 				return time.Time{}, err
 			}
+			left -= n
 			continue
 		}
 		began := time.Now()
-		e, ok, err := f.log.At(ctx, f.position+1)
+		entries, err := f.read(ctx, f.position+1, left)
 		switch {
 		case err != nil:
 			return time.Time{}, err
-		case !ok:
+		case len(entries) == 0:
 			return f.prove(ctx, began)
-		case !f.follows(e):
-			f.forget()
-			continue
 		}
-		if err := f.adopt(e); err != nil {
-			return time.Time{}, err
+		left -= len(entries)
+		for _, e := range entries {
+			if !f.follows(e) {
+				f.forget()
+				break
+			}
+			if err := f.adopt(e); err != nil {
+				return time.Time{}, err
+			}
 		}
 	}
 	f.Wake() // there is more
 	return time.Time{}, nil
 }
 
-// readWhole reads the next entry of the whole log, and replaces the copy after the last one. more is false if there is nothing to read
-// before the next poll.
-func (f *Follower) readWhole(ctx context.Context) (more bool, err error) {
+// read returns the entries from a position on, n at most. If there are none, the position was free after the call began. A query for several
+// follows one for the first, which alone is linearizable. Entries of megabytes are read one by one.
+func (f *Follower) read(ctx context.Context, from uint64, n int) ([]Entry, error) {
+	e, ok, err := f.log.At(ctx, from)
+	if err != nil || !ok {
+		return nil, err
+	}
+	all := []Entry{e}
+	if n = min(n-1, f.most); n > 0 {
+		more, err := f.log.Next(ctx, from+1, n)
+		if err != nil {
+			f.most = 0 // they may be too large for one answer
+			return nil, err
+		}
+		all = append(all, more...)
+	}
+	bytes := 0
+	for _, e := range all {
+		for _, d := range e.Docs {
+			bytes += sizeOf(d)
+		}
+	}
+	if f.most = min(2*f.most+1, followBatch); bytes > followBytes {
+		f.most = 0
+	}
+	return all, nil
+}
+
+// readWhole reads the next entries of the whole log, n at most, and replaces the copy after the last one. It returns how many positions it has
+// looked at: 0 if there is nothing to read before the next poll.
+func (f *Follower) readWhole(ctx context.Context, n int) (int, error) {
 	w := f.whole
 	if w == nil {
-		w, err = f.findStart(ctx)
-		f.whole = w
-		return w != nil, err
+		w, err := f.findStart(ctx)
+		if f.whole = w; w == nil {
+			return 0, err
+		}
+		return 1, nil
 	}
-	e, ok, err := f.log.At(ctx, w.next)
+	entries, err := f.read(ctx, w.next, n)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("read the log: %w", err)
-	case ok:
-		w.add(e)
+		return 0, fmt.Errorf("read the log: %w", err)
+	case len(entries) > 0:
+		for _, e := range entries {
+			w.add(e)
+		}
+		return len(entries), nil
 	case w.next <= w.known: // it was trimmed
 		w.missing = w.next
 		w.next++
 	case w.missing >= w.start: // so was what follows
 		found, err := f.findStart(ctx)
 		if err != nil || found == nil || found.known <= w.known {
-			return false, err // later
+			return 0, err // later
 		}
 		w.known, w.start, w.next = found.known, max(w.start, found.start), max(w.next, found.start)
 	default:
-		return true, f.replace(w)
+		return 1, f.replace(w)
 	}
-	return true, nil
+	return 1, nil
 }
 
 // findStart returns where the log starts, or nil if that is not known yet. The lease has the end of the log as of the last renewal. The

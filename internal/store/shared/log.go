@@ -56,6 +56,9 @@ type Log interface {
 	// At returns the entry at a position; ok is false if there is none. It is linearizable. That there is an entry may be as
 	// old as the last call of the process that found none.
 	At(ctx context.Context, position uint64) (e Entry, ok bool, err error)
+	// Next returns the entries at from and the positions after it up to the first that has none, and n at most, or fewer if they
+	// are large. They are as old as At says. It does not show that a position is free.
+	Next(ctx context.Context, from uint64, n int) ([]Entry, error)
 	// Entries calls fn with all entries in the order of their positions. What it reads of the log up
 	// to any entry was there when that entry was appended, except for what is trimmed meanwhile.
 	Entries(ctx context.Context, fn func(Entry) error) error

@@ -154,6 +154,10 @@ func (f *far) At(ctx context.Context, position uint64) (shared.Entry, bool, erro
 	return r.entry, r.ok, err
 }
 
+func (f *far) Next(ctx context.Context, from uint64, n int) ([]shared.Entry, error) {
+	return call(ctx, f.Link, func(ctx context.Context) ([]shared.Entry, error) { return f.inner.Next(ctx, from, n) })
+}
+
 func (f *far) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	all, err := call(ctx, f.Link, func(ctx context.Context) (all []shared.Entry, err error) {
 		err = f.inner.Entries(ctx, func(e shared.Entry) error {

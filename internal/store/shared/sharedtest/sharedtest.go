@@ -133,6 +133,17 @@ func (l *log) At(ctx context.Context, position uint64) (shared.Entry, bool, erro
 	return e, ok, nil
 }
 
+func (l *log) Next(ctx context.Context, from uint64, n int) (all []shared.Entry, err error) {
+	for p := from; len(all) < n; p++ {
+		e, ok, err := l.At(ctx, p)
+		if err != nil || !ok {
+			return all, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
 func (l *log) Entries(ctx context.Context, fn func(shared.Entry) error) error {
 	if err := l.use(ctx); err != nil {
 		return err
