@@ -661,6 +661,22 @@ func (in *installation) deploy(b *tab) {
 	b.edit("1h", "2h")
 	b.press("Plan")
 	b.shows("1h")
+
+	// A list of services, as Oakestra's dashboard takes it on the page of an application, is added to this one.
+	services := fmt.Sprintf(`{"microservices":[{"microserviceID":"","microservice_name":"Demo","microservice_namespace":"demo","virtualization":"process","code":%q,"cmd":["sleep","1h"],"memory":8,"state":"","added_files":[]}]}`, in.workload)
+	b.do(chromedp.Evaluate(fmt.Sprintf(`(() => {
+		const files = new DataTransfer();
+		files.items.add(new File([%s], 'services.json'));
+		const input = document.querySelector('[name=file]');
+		input.files = files.files;
+		input.dispatchEvent(new Event('change', {bubbles: true}));
+	})()`, quoted(services)), nil))
+	b.shows("The services are added to")
+	b.press("Plan")
+	b.shows("Demo.demo")
+	b.look("deploy-services")
+	b.press("Apply")
+	b.until("the service is one of three of the application", `[...document.querySelectorAll('tr[data-id]')].some((r) => r.dataset.id.includes('Demo.demo'))`)
 	b.press("Applications")
 }
 

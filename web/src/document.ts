@@ -141,6 +141,16 @@ export function parse(text: string): Document | undefined {
   }
 }
 
+/** Whether the text has services and no application, as Oakestra's dashboard takes it on the page of an application. */
+export function servicesAlone(text: string): boolean {
+  try {
+    const d = JSON.parse(text);
+    return typeof d === 'object' && d !== null && 'microservices' in d && !('applications' in d);
+  } catch {
+    return /^microservices\s*:/m.test(text) && !/^applications\s*:/m.test(text);
+  }
+}
+
 export function linksOf(services: Service[]): Link[] {
   const out: Link[] = [];
   for (const s of services)

@@ -1,13 +1,16 @@
 import { useEffect, useState } from 'preact/hooks';
-import type { Applied, Plan, Tenant } from '../types';
-import { linksOf, parse, withLink } from '../document';
+import type { App, Applied, Plan, Tenant } from '../types';
+import { linksOf, parse, servicesAlone, withLink } from '../document';
 import { get, Page, segment, send, User } from '../http';
 import { Editor, Faults, marksOf } from '../parts/editor';
-import { Empty, T } from '../parts/basics';
+import { Empty, Failure, T } from '../parts/basics';
 import { Graph } from '../parts/graph';
 import { PlanView } from '../parts/plan';
 import { to } from '../route';
 import { short } from '../text';
+
+/** The largest file, in bytes, as for the root. */
+const largest = 1 << 20;
 
 const start = `{
   "sla_version": "v2.0",
@@ -52,7 +55,7 @@ function Form({ text, set }: { text: string; set: (text: string) => void }) {
     <details open>
       <summary>Form</summary>
       {!d ? (
-        <p class="faint">The form and the drawing change documents in JSON.</p>
+        <p class="faint">The form and the drawing change SLAs in JSON.</p>
       ) : (
         <form
           class="fields"
@@ -129,6 +132,33 @@ function Links({ text, set }: { text: string; set: (text: string) => void }) {
   );
 }
 
+/** The application that gets the services of a document without one, and a file as the document's text. */
+function Source({ alone, id, tenant, into, setInto, set }: { alone: boolean; id: string; tenant: string; into: string; setInto: (name: string) => void; set: (text: string) => void }) {
+  const [apps, setApps] = useState<string[]>([]);
+  const [fault, setFault] = useState<unknown>();
+  useEffect(() => {
+    if (alone && !id && tenant) get<Page<App>>('/v1/apps?tenant=' + encodeURIComponent(tenant)).then((p) => setApps(p.items.filter((a) => a.id.startsWith(tenant + '/')).map((a) => short(a.id))), () => setApps([]));
+  }, [alone, id, tenant]);
+  const open = async (file: File | undefined) => {
+    setFault(file && file.size > largest ? new Error(`${file.name} has ${file.size} bytes, want at most ${largest}`) : undefined);
+    if (file && file.size <= largest) set(await file.text());
+  };
+  return (
+    <>
+      <label class="filter">File <input name="file" type="file" accept=".json,.yaml,.yml" onChange={(e) => open(e.currentTarget.files?.[0])} /></label>
+      <Failure of={fault} />
+      {alone && id && <p>The services are added to <T>{short(id)}</T>, or replace those of the same name.</p>}
+      {alone && !id && (
+        <label class="filter">
+          Application that gets the services{' '}
+          <input name="into" list="apps" required placeholder="shop.prod, new or not" value={into} onInput={(e) => setInto(e.currentTarget.value.trim())} spellcheck={false} />
+          <datalist id="apps">{apps.map((a) => <option key={a} value={a} />)}</datalist>
+        </label>
+      )}
+    </>
+  );
+}
+
 export function Deploy({ id, user }: { id: string; user: User }) {
   const [text, setText] = useState(id ? '' : start);
   const [tenant, setTenant] = useState(user.tenant);
@@ -136,6 +166,8 @@ export function Deploy({ id, user }: { id: string; user: User }) {
   const [plan, setPlan] = useState<Plan | undefined>();
   const [error, setError] = useState<unknown>();
   const [busy, setBusy] = useState('');
+  const [into, setInto] = useState('');
+  const alone = servicesAlone(text);
   const set = (t: string) => {
     setText(t);
     setPlan(undefined);
@@ -154,7 +186,9 @@ export function Deploy({ id, user }: { id: string; user: User }) {
   const act = async (what: 'plan' | 'apply') => {
     setBusy(what);
     setError(undefined);
-    const query = '?tenant=' + encodeURIComponent(tenant);
+    let query = '?tenant=' + encodeURIComponent(tenant);
+    const app = id ? id.slice(id.lastIndexOf('/') + 1) : into;
+    if (alone && app) query += '&application=' + encodeURIComponent(app);
     const type = /^\s*\{/.test(text) ? 'application/json' : 'application/yaml';
     try {
       if (what === 'plan') setPlan(await (await send('POST', '/v1/apps:plan' + query, { text, type })).json());
@@ -191,6 +225,7 @@ export function Deploy({ id, user }: { id: string; user: User }) {
           <p>
             <a href="/docs/reference/sla">All fields</a>
           </p>
+          <Source alone={alone} id={id} tenant={tenant} into={into} setInto={setInto} set={set} />
           <Editor text={text} set={set} marks={marks} />
           <div class="actions left">
             <button type="button" onClick={() => act('plan')} disabled={busy !== '' || !tenant}>Plan</button>
