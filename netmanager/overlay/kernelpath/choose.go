@@ -77,6 +77,11 @@ func without(a, b plane.Paths) plane.Paths {
 func (m *Machine) acceptable(q *peer) (netip.Addr, plane.Paths) {
 	via, noNAT := q.path.Addr.Addr().Unmap(), q.path.Kind == api.PathDirect && q.path.NoNAT
 	switch {
+	case !m.self.Known: // the tunnel may report before the node is described
+		if q.Accepts == none {
+			return netip.Addr{}, none
+		}
+		return q.Via, q.Accepts
 	case !m.self.Leased:
 		return netip.Addr{}, none
 	case q.reported.IsZero() || q.path.Kind == api.PathNone || q.path.Silent, !noNAT && (q.path.Idle || q.settled.After(m.now)):
@@ -95,8 +100,6 @@ func (m *Machine) acceptable(q *peer) (netip.Addr, plane.Paths) {
 	switch {
 	case !ok:
 		return netip.Addr{}, none
-	case !m.self.Known:
-		return via, q.Accepts
 	case len(m.ownIn(network)) == 0:
 		return netip.Addr{}, none
 	}

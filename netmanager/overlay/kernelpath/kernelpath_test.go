@@ -21,12 +21,14 @@ var (
 )
 
 // machine knows peer one in its own unencrypted network.
+var self = kernelpath.Self{
+	Known: true, Leased: true, Addresses: []netip.Addr{own}, OnLink: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")},
+	Unencrypted: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")},
+}
+
 func machine() *kernelpath.Machine {
 	m := kernelpath.New(0)
-	m.SetSelf(kernelpath.Self{
-		Known: true, Leased: true, Addresses: []netip.Addr{own}, OnLink: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")},
-		Unencrypted: []netip.Prefix{netip.MustParsePrefix("192.168.0.0/16")},
-	})
+	m.SetSelf(self)
 	m.Start(start, 1)
 	return m
 }
@@ -125,13 +127,19 @@ func TestARestartKeepsTheAgreement(t *testing.T) {
 	m := machine()
 	m.Report(start, direct(via))
 	m.Agreed(start, one, terms(1, 0))
-	next := machine()
+	next := kernelpath.New(0)
 	for _, d := range m.Save() {
 		if err := next.Restore(d, one, true); err != nil {
 			t.Fatal(err)
 		}
 	}
 	next.Start(start, 2)
+	next.Report(start, kernelpath.Path{Key: one, Kind: api.PathNone, Idle: true})
+	if st := next.Status(one); st.Path != api.PathRoute || st.Accepts != route {
+		t.Errorf("after a report that comes before the node's description: %+v, want the route", st)
+	}
+	next.SetSelf(self)
+	next.Refresh(start, one)
 	if st := next.Status(one); st.Path != api.PathRoute || st.Accepts != route {
 		t.Errorf("after a restart: %+v, want the route", st)
 	}
