@@ -25,6 +25,7 @@ var unscraped = map[string]struct{ jobs, why string }{
 	"treeline_core_inputs_waiting":         {"node net", "root and cluster alone"},
 	"treeline_store_save_duration_seconds": {"node net", "root and cluster alone"},
 	"treeline_restore_held":                {"node net", "root and cluster alone"},
+	"treeline_broker_connected":            {"cluster", "the broker is embedded here; tiers' TestClusterGoesOnWithOneOfTwoMosquittos has two"},
 	"treeline_replicas":                    {"root cluster node net", "no replicas run here; tiers' TestReplicasTakeOver has some"},
 	"treeline_store_save_seconds_total":    {"root cluster", "node engine and netmanager alone"},
 }

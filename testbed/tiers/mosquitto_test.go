@@ -3,6 +3,7 @@ package tiers
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -59,14 +60,25 @@ func TestClusterGoesOnWithOneOfTwoMosquittos(t *testing.T) {
 	}
 	connected := func(what string, first, second bool) {
 		t.Helper()
-		eventually(t, what, func() bool {
-			resp, err := c.raw("", "GET", "/readyz?verbose", nil)
+		read := func(token, path string) string {
+			resp, err := c.raw(token, "GET", path, nil)
 			if err != nil {
-				return false
+				return err.Error()
 			}
 			defer resp.Body.Close()
 			text, _ := io.ReadAll(resp.Body)
-			return strings.Contains(string(text), "[+] broker 1 ok") == first && strings.Contains(string(text), "[+] broker 2 ok") == second
+			return string(text)
+		}
+		eventually(t, what, func() bool {
+			ready, metrics := read("", "/readyz?verbose"), read(c.token, "/metrics")
+			for i, up := range []bool{first, second} {
+				value := map[bool]int{true: 1}[up]
+				if strings.Contains(ready, fmt.Sprintf("[+] broker %d ok", i+1)) != up ||
+					!strings.Contains(metrics, fmt.Sprintf("treeline_broker_connected{broker=%q} %d\n", "mqtts://"+addrs[i], value)) {
+					return false
+				}
+			}
+			return true
 		})
 	}
 	n := 0
