@@ -676,7 +676,7 @@ func (in *installation) deploy(b *tab) {
 	b.shows("Demo.demo")
 	b.look("deploy-services")
 	b.press("Apply")
-	b.until("the service is one of three of the application", `[...document.querySelectorAll('tr[data-id]')].some((r) => r.dataset.id.includes('Demo.demo'))`)
+	b.until("the service is one of three on the application's page", `location.hash.startsWith('#/app/') && [...document.querySelectorAll('tr[data-id]')].some((r) => r.dataset.id.includes('Demo.demo'))`)
 	b.press("Applications")
 }
 
