@@ -32,7 +32,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	root "github.com/treeline-edge/treeline/root-orchestrator/wiring"
 )
 
@@ -472,13 +471,7 @@ func TestANodeGetsNoCredential(t *testing.T) {
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
 	l.stop()
-	dir, err := os.OpenRoot(cfg.Data)
-	check(t, err)
-	defer dir.Close()
-	creds, err := clusterlink.Load(dir)
-	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
-	check(t, err)
+	creds, k := credentialsIn(t, cfg.Data)
 	conf := trust.New(creds.Pair.Root()).Client(identity.OfCluster("munich"), k.GetClientCertificate)
 	conf.NextProtos = []string{"mqtt"}
 	b, err := mqtt.Dial(mqtt.Options{Addr: strings.TrimPrefix(c.url, "https://"), ClientID: "n1", TLS: conf, Log: quiet(t)})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -20,10 +19,8 @@ import (
 	"github.com/treeline-edge/treeline/internal/bus/mqtt"
 	"github.com/treeline-edge/treeline/internal/freeport"
 	"github.com/treeline-edge/treeline/internal/identity"
-	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
-	"github.com/treeline-edge/treeline/node-engine/clusterlink"
 	node "github.com/treeline-edge/treeline/node-engine/wiring"
 )
 
@@ -104,13 +101,7 @@ func TestClusterGoesOnWithOneOfTwoMosquittos(t *testing.T) {
 	c.know(t, c.cfg.Broker.URL, "n1", "n2")
 
 	// n2's certificate, at the broker to which n2 is not connected.
-	dir, err := os.OpenRoot(two.Data)
-	check(t, err)
-	defer dir.Close()
-	creds, err := clusterlink.Load(dir)
-	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
-	check(t, err)
+	creds, k := credentialsIn(t, two.Data)
 	thief, err := mqtt.Dial(mqtt.Options{Addr: addrs[0], ClientID: "n2", TLS: trust.New(creds.Pair.Root()).Client(identity.OfCluster("munich"), k.GetClientCertificate), Log: quiet(t)})
 	check(t, err)
 	defer thief.Close()

@@ -108,13 +108,7 @@ func TestAClusterRotatesItsAuthority(t *testing.T) {
 	}
 
 	// A node that was away.
-	dir, err := os.OpenRoot(away.Data)
-	check(t, err)
-	defer dir.Close()
-	creds, err := clusterlink.Load(dir)
-	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
-	check(t, err)
+	creds, k := credentialsIn(t, away.Data)
 	cluster := clusterlink.NewCluster(trust.New(creds.Pair.Root()), creds, k.GetClientCertificate)
 	defer cluster.HTTP.CloseIdleConnections()
 	if _, err := cluster.Renew(t.Context(), csr); err == nil || !strings.Contains(err.Error(), "join again with a new token") {

@@ -139,6 +139,19 @@ func wait(t *testing.T, path string) string {
 	}
 }
 
+// credentialsIn returns a node's credentials in its data directory, and its certificate for connections in its name.
+func credentialsIn(t *testing.T, data string) (clusterlink.Credentials, *keeper.Keeper) {
+	t.Helper()
+	dir, err := os.OpenRoot(data)
+	check(t, err)
+	defer dir.Close()
+	creds, err := clusterlink.Load(dir)
+	check(t, err)
+	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
+	check(t, err)
+	return creds, k
+}
+
 // do sends a request to the cluster's API with the token. It waits as long as the rate of requests is exceeded, as clients do.
 func (c *tier) do(token, method, path string, in, out any) error {
 	deadline := time.Now().Add(patience)
@@ -421,13 +434,7 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
 	_, err := node.Join(t.Context(), cfg, quiet(t))
 	check(t, err)
-	dir, err := os.OpenRoot(cfg.Data)
-	check(t, err)
-	defer dir.Close()
-	creds, err := clusterlink.Load(dir)
-	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
-	check(t, err)
+	creds, k := credentialsIn(t, cfg.Data)
 	v := trust.New(creds.Pair.Root())
 	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)
 	conf.NextProtos = []string{"mqtt"}
