@@ -191,7 +191,7 @@ func (a *API) applier(p rights.Principal, tenant api.Tenant) (api.Tenant, error)
 		tenant = p.Tenant
 	}
 	if tenant == rights.System {
-		return "", fmt.Errorf("apply: the system tenant cannot own applications; name another, such as acme: treeline with --tenant acme, a request with ?tenant=acme: %w", api.ErrInvalid)
+		return "", fmt.Errorf("apply: the system tenant cannot own applications; name another one, such as acme, with --tenant acme on the command line or ?tenant=acme in a request: %w", api.ErrInvalid)
 	}
 	if err := rights.Allowed(p, rights.AppsWrite, tenant); err != nil {
 		return "", err

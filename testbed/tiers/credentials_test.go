@@ -471,7 +471,7 @@ func TestANodeGetsNoCredential(t *testing.T) {
 	root.set(web(0))
 	root.observed(web(0).Instance, api.Running)
 	l.stop()
-	creds, k := credentialsIn(t, cfg.Data)
+	creds, k := credentialsOfNode(t, cfg.Data)
 	conf := trust.New(creds.Pair.Root()).Client(identity.OfCluster("munich"), k.GetClientCertificate)
 	conf.NextProtos = []string{"mqtt"}
 	b, err := mqtt.Dial(mqtt.Options{Addr: strings.TrimPrefix(c.url, "https://"), ClientID: "n1", TLS: conf, Log: quiet(t)})

@@ -101,7 +101,7 @@ func TestClusterGoesOnWithOneOfTwoMosquittos(t *testing.T) {
 	c.know(t, c.cfg.Broker.URL, "n1", "n2")
 
 	// n2's certificate, at the broker to which n2 is not connected.
-	creds, k := credentialsIn(t, two.Data)
+	creds, k := credentialsOfNode(t, two.Data)
 	thief, err := mqtt.Dial(mqtt.Options{Addr: addrs[0], ClientID: "n2", TLS: trust.New(creds.Pair.Root()).Client(identity.OfCluster("munich"), k.GetClientCertificate), Log: quiet(t)})
 	check(t, err)
 	defer thief.Close()

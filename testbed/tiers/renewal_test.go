@@ -19,7 +19,6 @@ import (
 	"github.com/treeline-edge/treeline/internal/identity"
 	"github.com/treeline-edge/treeline/internal/identity/ca"
 	"github.com/treeline-edge/treeline/internal/identity/jwt"
-	"github.com/treeline-edge/treeline/internal/identity/keeper"
 	"github.com/treeline-edge/treeline/internal/identity/rights"
 	"github.com/treeline-edge/treeline/internal/identity/trust"
 	"github.com/treeline-edge/treeline/internal/wire"
@@ -190,13 +189,7 @@ func TestARemovedNodeStaysOutOverARestart(t *testing.T) {
 // refusedEverywhere requires that renewal and broker refuse a node's credentials.
 func refusedEverywhere(t *testing.T, c *tier, data string) {
 	t.Helper()
-	dir, err := os.OpenRoot(data)
-	check(t, err)
-	defer dir.Close()
-	creds, err := clusterlink.Load(dir)
-	check(t, err)
-	k, err := keeper.New(keeper.Options{Pair: creds.Pair})
-	check(t, err)
+	creds, k := credentialsOfNode(t, data)
 	v := trust.New(creds.Pair.Root())
 	cluster := clusterlink.NewCluster(v, creds, k.GetClientCertificate)
 	defer cluster.HTTP.CloseIdleConnections()

@@ -108,7 +108,7 @@ func TestAClusterRotatesItsAuthority(t *testing.T) {
 	}
 
 	// A node that was away.
-	creds, k := credentialsIn(t, away.Data)
+	creds, k := credentialsOfNode(t, away.Data)
 	cluster := clusterlink.NewCluster(trust.New(creds.Pair.Root()), creds, k.GetClientCertificate)
 	defer cluster.HTTP.CloseIdleConnections()
 	if _, err := cluster.Renew(t.Context(), csr); err == nil || !strings.Contains(err.Error(), "join again with a new token") {

@@ -139,8 +139,8 @@ func wait(t *testing.T, path string) string {
 	}
 }
 
-// credentialsIn returns a node's credentials in its data directory, and its certificate for connections in its name.
-func credentialsIn(t *testing.T, data string) (clusterlink.Credentials, *keeper.Keeper) {
+// credentialsOfNode returns a node's credentials in its data directory, and its certificate for connections in its name.
+func credentialsOfNode(t *testing.T, data string) (clusterlink.Credentials, *keeper.Keeper) {
 	t.Helper()
 	dir, err := os.OpenRoot(data)
 	check(t, err)
@@ -434,7 +434,7 @@ func TestNodeSpeaksForItselfOnly(t *testing.T) {
 	cfg := c.nodeConfig(t, "n1", c.nodeToken(api.TokenRequest{}))
 	_, err := node.Join(t.Context(), cfg, quiet(t))
 	check(t, err)
-	creds, k := credentialsIn(t, cfg.Data)
+	creds, k := credentialsOfNode(t, cfg.Data)
 	v := trust.New(creds.Pair.Root())
 	conf := v.Client(identity.OfCluster("munich"), k.GetClientCertificate)
 	conf.NextProtos = []string{"mqtt"}
